@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh clone: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-all lint format docs bench clean help
+
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	touch $(READY)
+
+demo: $(READY)  ## the main job on built-in data, with a report at the end
+	$(BIN)/offmap demo --out out/demo
+
+test: $(READY)  ## all tests but the slow ones, with every docstring example
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
+
+test-all: $(READY)  ## the slow tests too
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+lint: $(READY)  ## style, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY)  ## the documentation site, in site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## remove what was built, but not the environment
+	rm -rf out site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

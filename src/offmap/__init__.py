@@ -1,0 +1,1 @@
+"""offmap tells you when your model is off the map, and redraws the map."""

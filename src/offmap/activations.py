@@ -1,0 +1,353 @@
+"""What a network says about a set of inputs: penultimate features, logits, labels, and extra passes.
+
+Every detector, metric, plot and diagnostic starts from `Activations`; the network itself is run once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap import store
+from offmap.errors import InputError, MissingError, StoreError
+
+if TYPE_CHECKING:
+    import torch
+
+Array = npt.NDArray[Any]
+ArrayLike = "Array | torch.Tensor"
+
+FORMAT = 1
+META = "activations.json"
+BLOCK_BYTES = 16 * 2**20
+
+
+class Head:
+    """The last linear layer: ``logits = features @ weight.T + bias``.
+
+    Parameters
+    ----------
+    weight
+        One row per class, one column per feature.
+    bias
+        One number per class; zeros when absent.
+
+    Examples
+    --------
+    >>> head = Head([[1.0, 0.0], [0.0, 2.0]], [0.0, 1.0])
+    >>> head(np.array([[1.0, 1.0]]))
+    array([[1., 3.]], dtype=float32)
+    """
+
+    def __init__(self, weight: Any, bias: Any = None) -> None:
+        self.weight = as_array(weight, "the head's weight").astype(np.float32, copy=False)
+        if self.weight.ndim != 2 or 0 in self.weight.shape:
+            raise InputError(
+                f"Head(weight of shape {self.weight.shape}): the weight must be classes × features"
+            )
+        classes = len(self.weight)
+        raw = np.zeros(classes, np.float32) if bias is None else as_array(bias, "the head's bias")
+        self.bias = raw.astype(np.float32, copy=False).reshape(-1)
+        if len(self.bias) != classes:
+            raise InputError(f"Head: {classes} rows of weights but {len(self.bias)} biases; give one per class")
+        if not (np.isfinite(self.weight).all() and np.isfinite(self.bias).all()):
+            raise InputError("Head: the weights hold NaN or infinity; check the trained network")
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes the head knows."""
+        return int(self.weight.shape[0])
+
+    @property
+    def width(self) -> int:
+        """How many features it reads."""
+        return int(self.weight.shape[1])
+
+    def __call__(self, features: Array) -> Array:
+        """The logits of these features."""
+        logits: Array = np.asarray(features, dtype=np.float32) @ self.weight.T + self.bias
+        return logits
+
+    def __repr__(self) -> str:
+        return f"Head({self.n_classes} classes, {self.width} features)"
+
+
+class Activations:
+    """Features, logits and labels of a set of inputs, in memory or memory-mapped.
+
+    Parameters
+    ----------
+    features
+        Penultimate features, one row per input: NumPy, torch or a memory map. `None` when only logits are at hand.
+    head
+        The last linear layer. With it logits need not be given, and shapers can recompute them.
+    logits
+        What the network answered, one row per input. Derived from the head when absent.
+    labels
+        Class indices from 0, one per input.
+    extras
+        What some methods need beyond that, by name; `Network.extract(..., needs=detector.needs)` fills it.
+
+    Examples
+    --------
+    >>> acts = Activations(np.eye(3, dtype=np.float32), head=Head(np.ones((2, 3))), labels=[0, 1, 0])
+    >>> len(acts), acts.logits.shape, acts[1:].labels
+    (3, (3, 2), array([1, 0]))
+    """
+
+    def __init__(
+        self,
+        features: Any,
+        head: Head | None = None,
+        logits: Any = None,
+        labels: Any = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> None:
+        if features is None and logits is None:
+            raise InputError("Activations(None): give features, logits or both")
+        self._features = None if features is None else _matrix(features, "features")
+        self._logits = None if logits is None else _matrix(logits, "logits")
+        self.head = head
+        self.labels = None if labels is None else _labels(labels)
+        self.extras: dict[str, Array] = {
+            name: as_array(value, f"extras[{name!r}]") for name, value in (extras or {}).items()
+        }
+        self._check()
+
+    def _check(self) -> None:
+        rows = len(self)
+        sized: dict[str, Array | None] = {
+            "features": self._features,
+            "logits": self._logits,
+            "labels": self.labels,
+            **{f"extras[{name!r}]": value for name, value in self.extras.items()},
+        }
+        for name, value in sized.items():
+            if value is not None and len(value) != rows:
+                raise InputError(f"Activations: {rows} inputs but {len(value)} rows of {name}; they must agree")
+        if self.head is not None and self._features is not None and self.head.width != self._features.shape[1]:
+            raise InputError(
+                f"Activations: the head reads {self.head.width} features, but each input has "
+                f"{self._features.shape[1]}; pass what goes into that head"
+            )
+        if self.head is not None and self._logits is not None and self.head.n_classes != self._logits.shape[1]:
+            raise InputError(
+                f"Activations: the head has {self.head.n_classes} classes, the logits {self._logits.shape[1]} columns"
+            )
+
+    def __len__(self) -> int:
+        array = self._features if self._features is not None else self._logits
+        assert array is not None
+        return len(array)
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self)} inputs"]
+        if self._features is not None:
+            parts.append(f"{self._features.shape[1]} features")
+        if self.has_logits:
+            parts.append(f"{self.n_classes} classes")
+        if self.labels is not None:
+            parts.append("labels")
+        return f"Activations({', '.join([*parts, *self.extras])})"
+
+    @property
+    def has_features(self) -> bool:
+        """Whether features are there."""
+        return self._features is not None
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether logits are there, given or derivable."""
+        return self._logits is not None or (self.head is not None and self._features is not None)
+
+    @property
+    def features(self) -> Array:
+        """Penultimate features, inputs × width."""
+        if self._features is None:
+            raise MissingError("these activations hold logits only; pass features to Activations(features, ...)")
+        return self._features
+
+    @property
+    def given_logits(self) -> Array | None:
+        """The logits as they were given; `None` when they would have to be derived from the head."""
+        return self._logits
+
+    @property
+    def logits(self) -> Array:
+        """The logits, given or computed by the head (then computed anew at each access: use blocks for large sets)."""
+        if self._logits is not None:
+            return self._logits
+        if self.head is None or self._features is None:
+            raise MissingError(
+                "these activations have neither logits nor a head to compute them; "
+                "pass logits=... or head=offmap.Head(weight, bias)"
+            )
+        return self.head(self._features)
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes the network knows."""
+        if self._logits is not None:
+            return int(self._logits.shape[1])
+        if self.head is not None:
+            return self.head.n_classes
+        raise MissingError("these activations have neither logits nor a head, so the classes are not known")
+
+    @property
+    def predictions(self) -> Array:
+        """The class with the largest logit, per input."""
+        return np.concatenate([np.argmax(part.logits, axis=1) for part in self.blocks()] or [np.empty(0, int)])
+
+    def __getitem__(self, index: Any) -> Activations:
+        """A part, by slice, mask or indices. One integer gives a part of one input."""
+        if isinstance(index, int | np.integer):
+            where = int(index) + len(self) if index < 0 else int(index)
+            if not 0 <= where < len(self):
+                raise IndexError(f"input {index} of {len(self)}")
+            index = slice(where, where + 1)
+        part = object.__new__(Activations)
+        part._features = None if self._features is None else self._features[index]
+        part._logits = None if self._logits is None else self._logits[index]
+        part.labels = None if self.labels is None else self.labels[index]
+        part.extras = {name: value[index] for name, value in self.extras.items()}
+        part.head = self.head
+        return part
+
+    def blocks(self, size: int | None = None) -> Iterator[Activations]:
+        """Parts of at most `size` inputs, in order; by default as many as keep a block near 16 MB."""
+        rows = self.block_rows() if size is None else size
+        if rows < 1:
+            raise InputError(f"blocks({size}): a block holds at least one input")
+        for start in range(0, len(self), rows):
+            yield self[start : start + rows]
+
+    def block_rows(self) -> int:
+        """How many rows make a block of about 16 MB in float32."""
+        arrays = [self._features, self._logits, *self.extras.values()]
+        width = sum(int(np.prod(array.shape[1:])) for array in arrays if array is not None)
+        if self.head is not None:
+            width += self.head.n_classes
+        return int(np.clip(BLOCK_BYTES // (4 * max(width, 1)), 64, 16384))
+
+    def save(self, folder: str | os.PathLike[str], dtype: str | None = None) -> None:
+        """Write a folder that `Activations.open` maps into memory.
+
+        Parameters
+        ----------
+        folder
+            Made when it does not exist; one that already holds activations is refused.
+        dtype
+            ``"float32"`` or ``"float16"`` for features, logits and extras; as they are when absent.
+        """
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        if (target / META).exists():
+            raise StoreError(f"{target}: already holds activations; choose another folder or remove it")
+        for name, array in self._arrays().items():
+            kept = array.dtype if dtype is None or name == "labels" else checked_dtype(dtype)
+            out = np.lib.format.open_memmap(
+                target / array_file(name), mode="w+", dtype=kept, shape=array.shape
+            )
+            for start in range(0, len(array), 4096):
+                out[start : start + 4096] = array[start : start + 4096]
+            out.flush()
+        write_meta(target, {name: len(self) for name in self._arrays()}, self.head)
+
+    def _arrays(self) -> dict[str, Array]:
+        arrays = {"features": self._features, "logits": self._logits, "labels": self.labels}
+        arrays |= {f"extra.{name}": value for name, value in self.extras.items()}
+        return {name: value for name, value in arrays.items() if value is not None}
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Activations:
+        """Map a saved folder into memory; nothing is read before it is used."""
+        source = Path(folder)
+        meta = read_meta(source)
+        arrays: dict[str, Array] = {}
+        for name, rows in meta["arrays"].items():
+            file = source / array_file(name)
+            try:
+                arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError) as error:
+                raise StoreError(f"{file}: cannot be read, it may be truncated ({error})") from error
+            if len(arrays[name]) != rows:
+                raise StoreError(f"{file}: holds {len(arrays[name])} rows, {META} says {rows}")
+        head = None
+        if meta["head"]:
+            tensors = store.load(source / "head.offmap", kind="head").tensors
+            head = Head(tensors["weight"], tensors["bias"])
+        extras = {name.removeprefix("extra."): arrays[name] for name in arrays if name.startswith("extra.")}
+        return cls(arrays.get("features"), head, arrays.get("logits"), arrays.get("labels"), extras)
+
+
+def array_file(name: str) -> str:
+    """The file name of an array in a saved folder; extras may be named with any characters."""
+    return urllib.parse.quote(name, safe="") + ".npy"
+
+
+def write_meta(folder: Path, rows: Mapping[str, int], head: Head | None) -> None:
+    """Mark a folder of arrays as complete: the head, then the list of arrays, written last and atomically."""
+    if head is not None:
+        store.save(folder / "head.offmap", "head", {}, {"weight": head.weight, "bias": head.bias})
+    meta = {"format": FORMAT, "arrays": dict(rows), "head": head is not None}
+    store.write_atomically(folder / META, json.dumps(meta, indent=1).encode())
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """What a saved folder says of itself."""
+    file = folder / META
+    if not file.is_file():
+        raise StoreError(f"{folder}: no finished activations here (no {META}); an extraction cut short is resumed by running it again")
+    try:
+        meta = json.loads(file.read_text())
+    except ValueError as error:
+        raise StoreError(f"{file}: not readable as JSON ({error})") from error
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise StoreError(f"{file}: not of format {FORMAT}, which this version of offmap reads")
+    return meta
+
+
+def checked_dtype(dtype: str) -> np.dtype[Any]:
+    """The dtype of arrays on disk: float32 or float16."""
+    if dtype not in ("float32", "float16"):
+        raise InputError(f"dtype={dtype!r}: activations are kept as 'float32' or 'float16'")
+    return np.dtype(dtype)
+
+
+def as_array(value: Any, name: str) -> Array:
+    """NumPy's view of an array-like; torch tensors are detached and brought to the CPU."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        return np.asarray(value.numpy())
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name}: numbers are needed, not {array.dtype}")
+    return array
+
+
+def _matrix(value: Any, name: str) -> Array:
+    array = as_array(value, name)
+    if array.ndim != 2:
+        raise InputError(f"{name} of shape {array.shape}: two dimensions are needed, inputs × {name}")
+    if array.shape[1] == 0:
+        raise InputError(f"{name} of shape {array.shape}: each input needs at least one number")
+    return array
+
+
+def _labels(value: Any) -> Array:
+    array = as_array(value, "labels")
+    if array.ndim != 1:
+        raise InputError(f"labels of shape {array.shape}: one class index per input is needed")
+    if array.dtype.kind == "f":
+        if not np.array_equal(array, np.floor(array)):
+            raise InputError("labels: class indices are whole numbers")
+        array = array.astype(np.int64)
+    return array

@@ -1,0 +1,123 @@
+"""One saving format for everything fitted: tensors and JSON in one safetensors file, versioned and checksummed.
+
+Nothing here can run code from a file: safetensors holds plain numbers, JSON holds plain values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_bytes
+
+from offmap.errors import StoreError
+
+FORMAT = 1
+_KEY = "offmap"
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a file held: its kind, a JSON description and named tensors."""
+
+    kind: str
+    config: dict[str, Any]
+    tensors: dict[str, npt.NDArray[Any]]
+
+
+def save(path: str | os.PathLike[str], kind: str, config: Mapping[str, Any], tensors: Tensors) -> None:
+    """Write one file, whole or not at all.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> from offmap import store
+    >>> file = tempfile.mkdtemp() + "/a.offmap"
+    >>> store.save(file, "example", {"k": 3}, {"x": np.arange(3.0)})
+    >>> store.load(file).config
+    {'k': 3}
+    """
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    header = {
+        "format": FORMAT,
+        "kind": kind,
+        "config": dict(config),
+        "sha256": _digest(config, arrays),
+    }
+    write_atomically(path, to_bytes(arrays, metadata={_KEY: json.dumps(header)}))
+
+
+def load(path: str | os.PathLike[str], kind: str | None = None) -> Stored:
+    """Read a file back, after checking that it is whole, unaltered and of the asked kind."""
+    file = Path(path)
+    if not file.is_file():
+        raise StoreError(f"{file}: there is no such file")
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            text = (opened.metadata() or {}).get(_KEY)
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
+        header = json.loads(text) if text is not None else None
+    except (SafetensorError, ValueError, OSError) as error:
+        raise StoreError(f"{file}: not a readable offmap file, it may be truncated ({error})") from error
+    if not isinstance(header, dict) or {"format", "kind", "config", "sha256"} - header.keys():
+        raise StoreError(f"{file}: a safetensors file, but not one that offmap wrote")
+    if header["format"] != FORMAT:
+        raise StoreError(f"{file}: format {header['format']}, this version of offmap reads format {FORMAT}")
+    if kind is not None and header["kind"] != kind:
+        raise StoreError(f"{file}: holds a {header['kind']}, not a {kind}")
+    if header["sha256"] != _digest(header["config"], tensors):
+        raise StoreError(f"{file}: the checksum does not match, the file was altered or damaged")
+    return Stored(header["kind"], header["config"], tensors)
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write `content` beside `path` and rename it into place, so that a crash leaves the old file or the new one."""
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise StoreError(f"{file}: the folder {file.parent} does not exist")
+    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(file.parent)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _digest(config: Mapping[str, Any], tensors: Tensors) -> str:
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
+        digest.update(memoryview(array.reshape(-1).view(np.uint8)))
+    return digest.hexdigest()
