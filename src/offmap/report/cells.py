@@ -1,0 +1,67 @@
+"""Values as they stand in a table: numbers rounded alike, the best one marked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, what it sorts by (`None` for text), and whether it is the best of its column."""
+
+    shown: str
+    value: float | None = None
+    best: bool = False
+
+
+def column_cells(values: list[Any], digits: int, best: str | None) -> list[Cell]:
+    """The cells of one column, its largest or smallest number marked; what looks equal is marked alike.
+
+    Examples
+    --------
+    >>> [(cell.shown, cell.best) for cell in column_cells([47.444, 4.2, None], 1, "min")]
+    [('47.4', False), ('4.2', True), ('–', False)]
+    """
+    numbers = [number(value) for value in values]
+    finite = [value for value in numbers if value is not None and np.isfinite(value)]
+    whole = all(isinstance(value, int | np.integer) for value in values if value is not None)
+    shown = [
+        plain(value) if value_number is None or whole else f"{value_number:.{digits}f}"
+        for value, value_number in zip(values, numbers, strict=True)
+    ]
+    target = None
+    if best is not None and finite:
+        target = f"{max(finite) if best == 'max' else min(finite):.{digits}f}"
+    return [
+        Cell(text, value, target is not None and value is not None and f"{value:.{digits}f}" == target)
+        for text, value in zip(shown, numbers, strict=True)
+    ]
+
+
+def number(value: Any) -> float | None:
+    """The value as a number, or `None` when it is text, a truth value or absent."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    return float(value)
+
+
+def plain(value: Any) -> str:
+    """A value in words: a dash for nothing, yes and no for truth values.
+
+    Examples
+    --------
+    >>> plain(None), plain(True), plain([1, 2]), plain(0.1)
+    ('–', 'yes', '1, 2', '0.1')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple | set | frozenset | np.ndarray):
+        return ", ".join(plain(item) for item in value)
+    if isinstance(value, np.generic):
+        return str(value.item())
+    return str(value)

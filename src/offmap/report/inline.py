@@ -1,0 +1,88 @@
+"""What is written into a page itself: text as safe HTML, pictures as data."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.errors import DependencyError, InputError
+
+_SPANS = (
+    (re.compile(r"\*\*(\S(?:.*?\S)?)\*\*"), r"<strong>\1</strong>"),
+    (re.compile(r"\*(\S(?:.*?\S)?)\*"), r"<em>\1</em>"),
+)
+
+
+def markup(text: str) -> Any:
+    r"""Paragraphs, lists and three kinds of emphasis as HTML, everything else escaped.
+
+    Examples
+    --------
+    >>> str(markup("a & `b*c*`"))
+    '<p>a &amp; <code>b*c*</code></p>'
+    >>> str(markup("- one\n- **two**"))
+    '<ul><li>one</li><li><strong>two</strong></li></ul>'
+    """
+    try:
+        from markupsafe import Markup
+    except ImportError as error:
+        raise DependencyError(
+            "a report needs jinja2, which is not installed: pip install 'offmap[report]'"
+        ) from error
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    return Markup("\n".join(_paragraph(part) for part in paragraphs if part.strip()))
+
+
+def _paragraph(text: str) -> str:
+    lines = [line.strip() for line in text.strip().splitlines()]
+    if all(line.startswith("- ") for line in lines):
+        return "<ul>" + "".join(f"<li>{_spans(line[2:])}</li>" for line in lines) + "</ul>"
+    return f"<p>{_spans(' '.join(lines))}</p>"
+
+
+def _spans(text: str) -> str:
+    pieces = html.escape(text).split("`")
+    if len(pieces) % 2 == 0:  # an unpaired backtick is just a backtick
+        pieces[-2:] = ["`".join(pieces[-2:])]
+    for i, piece in enumerate(pieces):
+        if i % 2:
+            pieces[i] = f"<code>{piece}</code>"
+            continue
+        for pattern, replacement in _SPANS:
+            piece = pattern.sub(replacement, piece)
+        pieces[i] = piece
+    return "".join(pieces)
+
+
+def picture(image: npt.NDArray[Any]) -> str:
+    """A `uint8` image as the address of a PNG that lives in the page.
+
+    Examples
+    --------
+    >>> picture(np.zeros((2, 2, 3), np.uint8))[:22]
+    'data:image/png;base64,'
+    """
+    array = np.asarray(image)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    fits = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
+    if array.dtype != np.uint8 or not fits or 0 in array.shape:
+        raise InputError(
+            f"picture of shape {array.shape} and type {array.dtype}: uint8 values of height × width "
+            "(× 1, 3 or 4) are needed; scale to 0…255 first"
+        )
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DependencyError(
+            "pictures in a report need pillow, which is not installed: pip install 'offmap[data]'"
+        ) from error
+    stream = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(array)).save(stream, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
