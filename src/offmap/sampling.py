@@ -276,7 +276,7 @@ def _pick(parts: list[Array], order: npt.NDArray[np.intp]) -> Array:
 def _hash(words: npt.NDArray[np.uint32], seed: int) -> npt.NDArray[np.uint64]:
     """One well-spread 64-bit number per row of words."""
     generator = np.random.default_rng(seed)
-    factors: npt.NDArray[np.uint64] = generator.integers(1, 2**63, words.shape[1], dtype=np.uint64) * 2 + 1
+    factors: npt.NDArray[np.uint64] = generator.integers(1, 2**63, (words.shape[1],), np.uint64) * 2 + 1
     first = np.uint64((seed + 1) * _STEP % 2**64)
     total: npt.NDArray[np.uint64] = np.full(len(words), first, dtype=np.uint64)
     with np.errstate(over="ignore"):
