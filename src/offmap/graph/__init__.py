@@ -1,0 +1,24 @@
+"""Similarity graphs and their spectral embedding: what discovery, learning and theory share."""
+
+from offmap.graph.adjacency import Graph, normalized_adjacency
+from offmap.graph.build import (
+    add_labels,
+    augmentation_graph,
+    knn_graph,
+    label_connections,
+    transitions,
+)
+from offmap.graph.spectral import Spectrum, eigengap, spectral_embedding
+
+__all__ = [
+    "Graph",
+    "Spectrum",
+    "add_labels",
+    "augmentation_graph",
+    "eigengap",
+    "knn_graph",
+    "label_connections",
+    "normalized_adjacency",
+    "spectral_embedding",
+    "transitions",
+]
