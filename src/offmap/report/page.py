@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from offmap.errors import DependencyError, InputError
+from offmap.plots.style import HEIGHT, PALETTE
 from offmap.report.cells import Cell, column_cells, plain
 from offmap.report.inline import markup, picture
 from offmap.store import write_atomically
@@ -59,7 +60,7 @@ class Page:
     def text(self, text: str) -> Self:
         """Paragraphs, separated by empty lines; nothing in them is taken as HTML.
 
-        ``**strong**``, ``*emphasis*`` and ```code``` are understood; lines that start with ``- `` make a list.
+        ``**strong**``, ``*emphasis*`` and ```code``` are understood; lines starting with ``- `` make a list.
 
         Examples
         --------
@@ -114,7 +115,14 @@ class Page:
         ]
         numeric = [any(cell.value is not None for cell in column) for column in by_column]
         shown = [[column[i] for column in by_column] for i in range(len(cells))]
-        heads = [{"name": name, "numeric": flag} for name, flag in zip(names, numeric, strict=True)]
+        heads = [
+            {
+                "name": name,
+                "numeric": flag,
+                "first": "descending" if flag and marked.get(name) != "min" else "ascending",
+            }
+            for name, flag in zip(names, numeric, strict=True)
+        ]
         return self._add("table", heads=heads, rows=shown, caption=caption)
 
     def figure(self, figure: Any, caption: str = "") -> Self:
@@ -133,9 +141,11 @@ class Page:
                 f"figure({type(made).__name__}): a plotly figure is needed, as offmap.plots makes them"
             )
         spec = json.loads(made.to_json())
-        spec.get("layout", {}).pop("template", None)
+        layout = spec.setdefault("layout", {})
+        layout.pop("template", None)  # the page gives figures its own ink, for light, dark and print
+        layout.setdefault("colorway", list(PALETTE))
         self._figures += 1
-        height = spec.get("layout", {}).get("height") or 420
+        height = layout.get("height") or HEIGHT
         return self._add(
             "figure",
             spec=_script_json(spec),
@@ -157,7 +167,7 @@ class Page:
         Parameters
         ----------
         items
-            ``uint8`` arrays of height × width, or height × width × 1, 3 or 4; they are put into the page as PNG.
+            ``uint8`` arrays of height × width, or height × width × 1, 3 or 4; the page holds them as PNG.
             Strings are shown as text.
         captions
             One short line under each.

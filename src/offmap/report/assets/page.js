@@ -40,13 +40,13 @@ function redraw() {
   for (const place of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(place, inkOf(place.layout));
 }
 
-// A click sorts, a second click turns the order round. Numbers come with the best end first; empty cells stay last.
+// A click sorts, a second click turns the order round. Good numbers come first; empty cells stay last.
 function sortBy(table, index) {
   const heads = [...table.tHead.rows[0].cells];
   const head = heads[index];
   const number = head.classList.contains("number");
-  const first = number ? "descending" : "ascending";
-  const order = head.ariaSort === first ? (number ? "ascending" : "descending") : first;
+  const first = head.dataset.first;
+  const order = head.ariaSort !== first ? first : first === "ascending" ? "descending" : "ascending";
   for (const other of heads) other.ariaSort = other === head ? order : "none";
   const sign = order === "ascending" ? 1 : -1;
   const keyed = [...table.tBodies[0].rows].map((row) => {
