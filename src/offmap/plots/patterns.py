@@ -90,7 +90,7 @@ def activation_pattern(
         if clip is not None:
             figure.add_hline(y=clip, line={"color": "#7F7F7F", "width": 1, "dash": "dash"}, row=row, col=1)
     styled(figure, y="activation", title=title, height=480)
-    axis = "unit, sorted by its mean on known inputs" if order == "mean" else "unit"
+    axis = "unit, by its mean on known" if order == "mean" else "unit"
     figure.update_xaxes(title_text=axis, row=2, col=1)
     return figure
 

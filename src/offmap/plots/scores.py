@@ -21,7 +21,7 @@ def score_histogram(
     ood_scores: Mapping[str, Scores],
     threshold: float | None = None,
     *,
-    bins: int = 60,
+    bins: int | None = None,
     title: str = "",
 ) -> Any:
     """The density of scores on known inputs and on each unknown set, and the threshold between them.
@@ -35,7 +35,8 @@ def score_histogram(
     threshold
         λ: inputs that score at least this are taken for known.
     bins
-        Bars over the drawn range; the outermost collect the few scores beyond it.
+        Steps over the drawn range; the outermost collect the few scores beyond it. By default 12 to 60,
+        more when there are many scores.
     title
         Written above the figure.
 
@@ -52,11 +53,13 @@ def score_histogram(
     go = graph_objects()
     known = _scores(id_scores, "id_scores")
     unknown = {name: _scores(scores, f"ood_scores[{name!r}]") for name, scores in ood_scores.items()}
-    edges = _edges([known, *unknown.values()], threshold, bins)
+    fewest = min(map(len, [known, *unknown.values()]))
+    steps = int(np.clip(2 * np.sqrt(fewest), 12, 60)) if bins is None else bins
+    edges = _edges([known, *unknown.values()], threshold, steps)
     figure = go.Figure()
-    figure.add_trace(_density(go, known, edges, "known", KNOWN, 0))
+    figure.add_trace(_density(go, known, edges, "known", KNOWN))
     for i, (name, scores) in enumerate(unknown.items(), start=1):
-        figure.add_trace(_density(go, scores, edges, name, colour(i), i))
+        figure.add_trace(_density(go, scores, edges, name, colour(i)))
     if threshold is not None:
         figure.add_vline(x=threshold, line={"color": "#7F7F7F", "width": 1.5, "dash": "dash"})
         figure.add_annotation(
@@ -116,7 +119,7 @@ def roc_curves(scores: Mapping[str, tuple[Scores, Scores]], *, title: str = "") 
         )
     )
     styled(figure, x="unknown inputs let in", y="known inputs kept", title=title, height=500)
-    figure.update_xaxes(range=[0, 1], tickformat=".0%")
+    figure.update_xaxes(range=[0, 1.005], tickformat=".0%")
     figure.update_yaxes(range=[0, 1.005], tickformat=".0%")
     return figure
 
@@ -144,7 +147,7 @@ def _edges(
 
 
 def _density(
-    go: Any, scores: npt.NDArray[np.float64], edges: npt.NDArray[np.float64], name: str, ink: str, i: int
+    go: Any, scores: npt.NDArray[np.float64], edges: npt.NDArray[np.float64], name: str, ink: str
 ) -> Any:
     counts, _ = np.histogram(np.clip(scores, edges[0], edges[-1]), bins=edges)
     heights = counts / (counts.sum() * np.diff(edges))
@@ -153,7 +156,7 @@ def _density(
         y=np.repeat(heights, 2).round(6),
         name=name,
         mode="lines",
-        line={"color": ink, "width": 1.5, "dash": dash(i)},
+        line={"color": ink, "width": 1.5},
         fill="tozeroy",
         fillcolor=faint(ink, 0.22),
     )

@@ -56,7 +56,14 @@ def styled(figure: Any, *, x: str = "", y: str = "", title: str = "", height: in
         height=height,
         margin={"l": 64, "r": 16, "t": 56 if title else 36, "b": 56},
         title={"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}} if title else None,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "title": {"text": ""}},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+            "title": {"text": ""},
+        },
         font={"size": 13},
         hovermode="closest",
     )
