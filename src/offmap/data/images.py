@@ -1,0 +1,247 @@
+"""Readers of pictures: folders with one sub-folder per class, and mosaics of equal tiles."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.data.samples import MAX_BYTES, Samples, within
+from offmap.errors import DependencyError, InputError
+
+Array = npt.NDArray[Any]
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+MAX_PIXELS = 64 * 10**6  # of one picture; a small file can claim to be a huge one
+ENVIRONMENT = "OFFMAP_DATA"
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Pictures in a folder, decoded when asked for; made by `image_folder`.
+
+    It has `len` and indices, so torch's `DataLoader` takes it as it is.
+    """
+
+    files: tuple[Path, ...]
+    labels: Array | None
+    classes: tuple[str, ...]
+    size: int | None
+    mode: Literal["RGB", "L"]
+    skipped: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Array:
+        """One picture: ``uint8``, height × width × channels."""
+        return _decode(self.files[index], self.size, self.mode)
+
+    def batches(self, size: int = 256) -> Iterator[Array]:
+        """The pictures in order, `size` at a time, so that memory stays bounded."""
+        for start in range(0, len(self), size):
+            yield self._stacked(range(start, min(start + size, len(self))))
+
+    def read(self, max_bytes: int = MAX_BYTES) -> Samples:
+        """All pictures at once."""
+        within(self[0].nbytes * len(self), f"{len(self)} pictures", max_bytes)
+        arrays = {"inputs": self._stacked(range(len(self)))}
+        if self.labels is not None:
+            arrays["labels"] = self.labels
+        return Samples(arrays, self.classes, tuple(str(file) for file in self.files), self.skipped)
+
+    def _stacked(self, indices: range) -> Array:
+        first = self[indices[0]]
+        out = np.empty((len(indices), *first.shape), np.uint8)
+        for row, index in enumerate(indices):
+            image = self[index]
+            if image.shape != first.shape:
+                raise InputError(
+                    f"{self.files[index]}: {image.shape[0]}×{image.shape[1]} pixels, others have "
+                    f"{first.shape[0]}×{first.shape[1]}; give size=… to bring all to one size"
+                )
+            out[row] = image
+        return out
+
+
+def image_folder(
+    folder: str | os.PathLike[str],
+    *,
+    size: int | None = None,
+    mode: Literal["RGB", "L"] = "RGB",
+    unreadable: Literal["error", "skip"] = "error",
+) -> ImageFolder:
+    """Find the pictures of a folder; its sub-folders, if any, are the classes, in alphabetical order.
+
+    Parameters
+    ----------
+    folder
+        Pictures anywhere below it; files that are not pictures by their name are left alone.
+    size
+        Bring every picture to `size` × `size`: the shorter side is scaled, the middle cut out.
+    mode
+        ``"RGB"`` (three channels) or ``"L"`` (grey, one channel).
+    unreadable
+        What to do about a damaged picture: stop with an error when it is met, or (``"skip"``) try all of them
+        first and leave the damaged out, listed in `ImageFolder.skipped`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name in ("ant", "bee"):
+    ...     (folder / name).mkdir()
+    ...     Image.new("RGB", (8, 8)).save(folder / name / "0.png")
+    >>> found = image_folder(folder)
+    >>> len(found), found.classes, found.labels, found[0].shape
+    (2, ('ant', 'bee'), array([0, 1]), (8, 8, 3))
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"{root}: there is no such folder")
+    if size is not None and size < 1:
+        raise InputError(f"size={size}: pictures have at least one pixel")
+    if mode not in ("RGB", "L") or unreadable not in ("error", "skip"):
+        raise InputError(f"mode={mode!r}, unreadable={unreadable!r}: 'RGB' or 'L', and 'error' or 'skip'")
+    files = sorted(
+        file
+        for file in root.rglob("*")
+        if file.suffix.lower() in SUFFIXES
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(root).parts)
+    )
+    if not files:
+        raise InputError(f"{root}: no pictures in it ({', '.join(sorted(SUFFIXES))})")
+    depths = {len(file.relative_to(root).parts) > 1 for file in files}
+    if len(depths) > 1:
+        raise InputError(f"{root}: pictures both beside and inside class folders; move them all to one level")
+    labelled = depths == {True}
+    classes = tuple(sorted({file.relative_to(root).parts[0] for file in files})) if labelled else ()
+    skipped: list[str] = []
+    if unreadable == "skip":
+        files, skipped = _readable(files, size, mode)
+        if not files:
+            raise InputError(f"{root}: none of its {len(skipped)} pictures can be read")
+    index = {name: i for i, name in enumerate(classes)}
+    labels = np.array([index[file.relative_to(root).parts[0]] for file in files]) if labelled else None
+    return ImageFolder(tuple(files), labels, classes, size, mode, tuple(skipped))
+
+
+def tiles(
+    name: str, folder: str | os.PathLike[str] | None = None, *, side: int = 32, per_row: int = 100
+) -> Samples:
+    """A set kept as one lossless mosaic: tiles row by row, with labels beside it.
+
+    Reads ``images/<name>.webp``, ``images/<name>_labels.npy`` and, if there, the class names
+    ``images/<set>_classes.json``, where `<set>` is the name up to its first underscore.
+
+    Parameters
+    ----------
+    name
+        Of the set, such as ``"cifar10_test"``.
+    folder
+        The folder with the data; the environment's ``OFFMAP_DATA`` when absent.
+    side
+        Pixels along the side of a tile.
+    per_row
+        Tiles in one row of the mosaic.
+
+    Returns
+    -------
+    Samples
+        ``inputs``: ``uint8``, samples × side × side × 3; ``labels``.
+    """
+    root = folder if folder is not None else os.environ.get(ENVIRONMENT)
+    if root is None:
+        raise InputError(
+            f"tiles({name!r}): name the data folder, as an argument or in the environment's {ENVIRONMENT}"
+        )
+    images = Path(root) / "images"
+    file = images / f"{name}.webp"
+    if not file.is_file():
+        there = sorted(found.stem for found in images.glob("*.webp"))
+        raise InputError(f"{file}: there is no such set; there are {', '.join(there) or 'none'}")
+    labels = np.load(images / f"{name}_labels.npy", allow_pickle=False).astype(np.int64)
+    sheet = _decode(file, None, "RGB")
+    rows, columns = sheet.shape[0] // side, sheet.shape[1] // side
+    if columns != per_row or rows * columns < len(labels):
+        raise InputError(
+            f"{file}: {rows} rows of {columns} tiles for {len(labels)} labels and {per_row} per row"
+        )
+    cut = sheet.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
+    names = images / f"{name.partition('_')[0]}_classes.json"
+    classes = tuple(json.loads(names.read_text())) if names.is_file() else ()
+    return Samples({"inputs": cut[: len(labels)], "labels": labels}, classes)
+
+
+def scaled(images: Array, mean: Any = 0.0, std: Any = 1.0) -> npt.NDArray[np.float32]:
+    """Pictures as a network takes them: scaled to [0, 1], less the mean, over the deviation, channels first.
+
+    Parameters
+    ----------
+    images
+        ``uint8``, samples × height × width × channels (or without channels: grey).
+    mean, std
+        One number, or one per channel.
+
+    Examples
+    --------
+    >>> scaled(np.full((1, 2, 2, 3), 255, np.uint8), mean=0.5, std=0.5).shape
+    (1, 3, 2, 2)
+    """
+    array = np.asarray(images)
+    array = array[..., None] if array.ndim == 3 else array
+    if array.dtype != np.uint8 or array.ndim != 4:
+        raise InputError(f"images of shape {array.shape}, type {array.dtype}: uint8 pictures are needed")
+    centre, spread = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    if not (spread > 0).all() or {centre.size, spread.size} - {1, array.shape[-1]}:
+        raise InputError(f"mean={mean}, std={std}: one number or one per channel, deviations above 0")
+    out = (array.astype(np.float32) / np.float32(255) - centre) / spread
+    return np.ascontiguousarray(out.transpose(0, 3, 1, 2))
+
+
+def _decode(file: Path, size: int | None, mode: str) -> Array:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise DependencyError(
+            "reading pictures needs pillow, which is not installed: pip install 'offmap[data]'"
+        ) from error
+    try:
+        with Image.open(file) as opened:
+            if opened.width * opened.height > MAX_PIXELS:
+                raise InputError(
+                    f"{file}: {opened.width}×{opened.height} pixels, the limit is {MAX_PIXELS:,}"
+                )
+            upright = ImageOps.exif_transpose(opened).convert(mode)
+            if size is not None:
+                upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)
+            array = np.asarray(upright)
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        Image.DecompressionBombError,
+    ) as error:  # what pillow's decoders raise
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{file}: not a readable picture ({error}); mend it, or skip such files") from error
+    return array[..., None] if array.ndim == 2 else array
+
+
+def _readable(files: list[Path], size: int | None, mode: str) -> tuple[list[Path], list[str]]:
+    good, bad = [], []
+    for file in files:
+        try:
+            _decode(file, size, mode)
+        except InputError:
+            bad.append(str(file))
+        else:
+            good.append(file)
+    return good, bad

@@ -1,0 +1,142 @@
+"""What a reader returns: named arrays with one row per sample, and where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.activations import Activations, Head
+from offmap.errors import InputError, MissingError
+
+Array = npt.NDArray[Any]
+MAX_BYTES = 8 * 2**30  # what a reader brings into memory unless told otherwise
+PARTS = ("inputs", "features", "logits", "labels")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A data set as arrays of equal length.
+
+    Parameters
+    ----------
+    arrays
+        By name, one row per sample. ``inputs`` go into a network, ``features`` and ``logits`` come out;
+        ``labels`` are class indices, −1 where the class is not known. Other names are kept.
+    classes
+        The names of the classes, by index, when the source has them.
+    names
+        One name per sample, such as its file, when the source has them.
+    skipped
+        Sources that could not be read and were left out on request.
+    head
+        The last linear layer, when the source holds one.
+
+    Examples
+    --------
+    >>> samples = Samples({"features": np.eye(3), "labels": np.array([0, 1, 1])})
+    >>> len(samples), samples.labels, samples[1:].labels
+    (3, array([0, 1, 1]), array([1, 1]))
+    """
+
+    arrays: Mapping[str, Array]
+    classes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    head: Head | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.arrays:
+            raise InputError("no arrays: a data set holds at least one, such as inputs or features")
+        rows = {name: len(array) for name, array in self.arrays.items()}
+        if len(set(rows.values())) > 1:
+            raise InputError(f"arrays of different lengths {rows}: each needs one row per sample")
+        if self.names and len(self.names) != len(self):
+            raise InputError(f"{len(self.names)} names for {len(self)} samples; give one each or none")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    def __getitem__(self, index: Any) -> Samples:
+        """A part, by slice, mask or indices."""
+        where = np.arange(len(self))[index].reshape(-1)
+        names = tuple(self.names[i] for i in where) if self.names else ()
+        return Samples(
+            {name: array[index] for name, array in self.arrays.items()}, self.classes, names, (), self.head
+        )
+
+    @property
+    def inputs(self) -> Array:
+        """What goes into a network."""
+        return self._part("inputs")
+
+    @property
+    def features(self) -> Array:
+        """Penultimate features, samples × width."""
+        return self._part("features")
+
+    @property
+    def labels(self) -> Array | None:
+        """Class indices, or `None` when the source has no labels."""
+        return self.arrays.get("labels")
+
+    def activations(self, head: Head | None = None) -> Activations:
+        """The features, logits and labels as `Activations`, with the source's own head unless one is given.
+
+        Examples
+        --------
+        >>> Samples({"features": np.eye(3)}).activations(Head(np.ones((2, 3))))
+        Activations(3 inputs, 3 features, 2 classes)
+        """
+        features, logits = self.arrays.get("features"), self.arrays.get("logits")
+        if features is None and logits is None:
+            self._part("features")
+        return Activations(features, head or self.head, logits, self.labels)
+
+    def _part(self, name: str) -> Array:
+        if name not in self.arrays:
+            raise MissingError(
+                f"there are no {name} here, only {', '.join(self.arrays)}; name an array {name!r}"
+            )
+        return self.arrays[name]
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{name} {'×'.join(map(str, array.shape[1:])) or 'one each'}"
+            for name, array in self.arrays.items()
+        ]
+        return f"Samples({len(self)}: {', '.join(parts)})"
+
+
+def within(size: int, what: str, max_bytes: int) -> None:
+    """Refuse what would not fit, before any of it is read."""
+    if size > max_bytes:
+        raise InputError(
+            f"{what}: {size / 2**30:.1f} GiB in memory, the limit is {max_bytes / 2**30:.1f} GiB; "
+            "raise max_bytes, or split the data"
+        )
+
+
+def encoded(labels: Array, name: str) -> tuple[Array, tuple[str, ...]]:
+    """Class indices, and the classes' names when labels are text (sorted, as scikit-learn does).
+
+    Examples
+    --------
+    >>> encoded(np.array(["cat", "ant", "cat"]), "labels")
+    (array([1, 0, 1]), ('ant', 'cat'))
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise InputError(f"{name} of shape {labels.shape}: one label per sample is needed")
+    if labels.dtype.kind in "US":
+        classes, indices = np.unique(labels.astype(str), return_inverse=True)
+        return indices.astype(np.int64), tuple(classes.tolist())
+    if labels.dtype.kind == "f" and not np.array_equal(labels, np.floor(labels)):
+        raise InputError(f"{name}: class indices are whole numbers; these are not")
+    if labels.dtype.kind not in "iufb":
+        raise InputError(f"{name} of type {labels.dtype}: class indices or text are needed")
+    return labels.astype(np.int64), ()
