@@ -100,7 +100,7 @@ def load_npz(file: Path, max_bytes: int = MAX_BYTES) -> dict[str, Array]:
 
 
 def read_head(path: str | os.PathLike[str]) -> Head:
-    """The last linear layer from an ``.npz`` or ``.safetensors`` file: a matrix ``weight`` and maybe ``bias``.
+    """A last linear layer from an ``.npz`` or ``.safetensors`` file: a matrix ``weight``, maybe a ``bias``.
 
     Names may have a prefix (``fc.weight``). A file with several such matrices must be cut down to one.
 
