@@ -1,0 +1,145 @@
+"""What a bank does to vectors before and after the search: check, scale, centre, measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.errors import InputError
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
+BLOCK_ELEMENTS = 2**22
+CLOSE = 0.01  # share of the size of its terms below which a squared distance has lost too many digits
+
+
+def as_rows(values: Any, where: str, width: int = 0) -> Floats:
+    """Finite float32 rows of the asked width, or an error that says what is wrong.
+
+    Examples
+    --------
+    >>> as_rows([[1, 2]], "queries").dtype
+    dtype('float32')
+    """
+    rows = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+        raise InputError(f"{where} (shape {rows.shape}, {rows.dtype}): give rows × columns of numbers")
+    if width and rows.shape[1] != width:
+        raise InputError(f"{where}: {rows.shape[1]} columns, but the bank has {width}")
+    if not rows.shape[1]:
+        raise InputError(f"{where} (shape {rows.shape}): a vector needs at least one column")
+    with np.errstate(over="ignore"):
+        floats = rows.astype(np.float32, copy=False)
+    finite = np.isfinite(floats).all(axis=1)
+    if not finite.all():
+        raise InputError(
+            f"{where}: row {int(np.argmin(finite))} holds NaN, infinity or a value beyond float32; "
+            f"drop such rows or fix what made them"
+        )
+    return floats
+
+
+def unit(rows: Floats) -> tuple[Floats, Doubles]:
+    """Rows scaled to length 1, and the lengths they had; rows of zeros stay zeros.
+
+    Examples
+    --------
+    >>> unit(np.array([[3.0, 4.0]], dtype=np.float32))
+    (array([[0.6, 0.8]], dtype=float32), array([5.]))
+    """
+    length: Doubles = np.empty(len(rows), np.float64)
+    scaled = np.empty(rows.shape, np.float32)
+    for block in _blocks(len(rows), rows.shape[1]):
+        wide = rows[block].astype(np.float64)  # squares of float32 overflow float32
+        length[block] = np.sqrt(np.square(wide).sum(axis=1))
+        scaled[block] = wide / np.where(length[block] > 0, length[block], 1)[:, None]
+    return scaled, length
+
+
+@dataclass(frozen=True)
+class Frame:
+    """From closeness to squared distance, ``|q − b|² = constant(q) − 2 · closeness``.
+
+    Unit vectors need nothing. Others are measured from a point amid the bank, because products of vectors
+    that share a large offset would lose the digits in which they differ; the bank itself stays as it is.
+    """
+
+    center: Floats | None = None
+    penalties: list[Floats] | None = None
+
+    @classmethod
+    def of(cls, parts: Sequence[Array]) -> Frame:
+        """The frame of a bank of any vectors: one pass that keeps one number per row."""
+        total = sum(len(part) for part in parts)
+        center = take(parts, np.unique(np.linspace(0, total - 1, 1024).astype(np.int64)))
+        middle: Floats = center.mean(axis=0, dtype=np.float64).astype(np.float32)
+        penalties = []
+        for part in parts:
+            penalty = np.empty(len(part), np.float32)
+            for block in _blocks(len(part), part.shape[1]):
+                away = part[block].astype(np.float64) - middle
+                penalty[block] = np.square(away).sum(axis=1) / 2
+            penalties.append(penalty)
+        return cls(middle, penalties)
+
+    def shift(self, queries: Floats) -> Floats:
+        """The queries as the products need them."""
+        return queries if self.center is None else queries - self.center
+
+    def squared(self, shifted: Floats, closeness: Floats) -> tuple[Doubles, npt.NDArray[np.bool_]]:
+        """Squared distances, and where too many digits cancelled to trust them."""
+        wide = shifted.astype(np.float64)
+        constant = np.square(wide).sum(axis=1) + (1 if self.center is None else 2 * (wide @ self.center))
+        twice = 2 * closeness.astype(np.float64)
+        squared: Doubles = constant[:, None] - twice
+        close = squared < CLOSE * np.maximum(np.abs(constant)[:, None], np.abs(twice))
+        return np.maximum(squared, 0), close
+
+
+def distances(parts: Sequence[Array], queries: Floats, rows: Array) -> Floats:
+    """The distance of each query to the bank row named for it, from the difference of the two.
+
+    Each value depends on its two vectors alone, to the last bit, not on what else is asked.
+
+    Examples
+    --------
+    >>> bank = np.array([[0.0, 0.0], [3.0, 4.0]], dtype=np.float32)
+    >>> distances([bank], np.zeros((1, 2), dtype=np.float32), np.array([1]))
+    array([5.], dtype=float32)
+    """
+    result = np.empty(len(rows), np.float32)
+    for block in _blocks(len(rows), queries.shape[1]):
+        apart = queries[block] - take(parts, rows[block]).astype(np.float32, copy=False)
+        result[block] = np.sqrt(np.square(apart, out=apart, dtype=np.float32).sum(axis=1, dtype=np.float64))
+    return result
+
+
+def take(parts: Sequence[Array], chosen: Array) -> Array:
+    """Rows of a bank by number, whichever part they are in.
+
+    Examples
+    --------
+    >>> take([np.array([10, 11]), np.array([12])], np.array([2, 0]))
+    array([12, 10])
+    """
+    if len(parts) == 1:
+        taken: Array = np.asarray(parts[0][chosen])
+        return taken
+    edges = np.cumsum([0, *(len(part) for part in parts)])
+    owner = np.searchsorted(edges, chosen, side="right") - 1
+    result = np.empty((*chosen.shape, *parts[0].shape[1:]), parts[0].dtype)
+    for number in np.unique(owner):
+        here = owner == number
+        result[here] = parts[number][chosen[here] - edges[number]]
+    return result
+
+
+def _blocks(rows: int, width: int) -> list[slice]:
+    size = max(1, BLOCK_ELEMENTS // max(width, 1))
+    return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
