@@ -1,1 +1,75 @@
-"""offmap tells you when your model is off the map, and redraws the map."""
+"""offmap tells you when your model is off the map, and redraws the map.
+
+Importing it is fast: each name loads its part of the house when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Activations": "offmap.activations",
+    "Head": "offmap.activations",
+    "Network": "offmap.network",
+    "Detector": "offmap.detection",
+    "detector": "offmap.detection",
+    "compare": "offmap.detection.compare",
+    "discover": "offmap.discovery",
+}
+_ROOMS = (
+    "activations", "bench", "cli", "data", "detection", "discovery", "errors", "graph", "learning", "metrics", "neighbors",
+    "nets", "network", "plots", "report", "requests", "sampling", "scale", "serve", "store", "theory",
+)  # fmt: skip
+_KINDS = {"detector": "offmap.detection:Detector"}
+
+__all__ = ["Activations", "Detector", "Head", "Network", "compare", "detector", "discover", "load"]
+
+if TYPE_CHECKING:
+    from offmap.activations import Activations as Activations
+    from offmap.activations import Head as Head
+    from offmap.detection import Detector as Detector
+    from offmap.detection import detector as detector
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read back what `save` wrote: a fitted detector, or whatever else the file says it holds.
+
+    Examples
+    --------
+    >>> import offmap, tempfile, numpy as np
+    >>> file = tempfile.mkdtemp() + "/guard.offmap"
+    >>> offmap.detector("msp").fit(offmap.Activations(None, logits=np.eye(3))).save(file)
+    >>> offmap.load(file)
+    msp
+    """
+    from offmap import store
+    from offmap.errors import StoreError
+
+    stored = store.load(path)
+    if stored.kind not in _KINDS:
+        raise StoreError(f"{path}: holds a {stored.kind}, which offmap.load does not read")
+    module, name = _KINDS[stored.kind].split(":")
+    return getattr(importlib.import_module(module), name).restore(stored)
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name, a room of the house, or a method's class (``offmap.ReAct``) when it is first used."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _ROOMS:
+        return importlib.import_module(f"offmap.{name}")
+    if name[:1].isupper():
+        from offmap.detection import methods
+
+        for kind in methods().values():
+            if kind.__name__ == name:
+                return kind
+    raise AttributeError(f"module 'offmap' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_ROOMS, "__version__"})

@@ -1,0 +1,20 @@
+"""Detection: which inputs was the network never taught?"""
+
+from offmap.detection.base import Component, Score, Shaper
+from offmap.detection.calibrate import Calibration, Verdict, Verdicts
+from offmap.detection.pipeline import Detector, detector
+from offmap.detection.registry import method, methods, register
+
+__all__ = [
+    "Calibration",
+    "Component",
+    "Detector",
+    "Score",
+    "Shaper",
+    "Verdict",
+    "Verdicts",
+    "detector",
+    "method",
+    "methods",
+    "register",
+]

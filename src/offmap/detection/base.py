@@ -1,0 +1,190 @@
+"""What every method is: a frozen set of parameters that declares its statistics; the `Detector` holds the state.
+
+A *shaper* changes what goes by (features, head or logits), a *score* turns it into one number per input, higher = known.
+A new method is a subclass with `register` on it: text form, saving, streaming, sharding, comparison and the common
+tests follow from the declaration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from offmap.detection.block import Block, TensorHead
+from offmap.detection.statistics import Statistic
+from offmap.errors import InputError
+from offmap.requests import Request
+
+if TYPE_CHECKING:
+    from offmap.activations import Activations
+    from offmap.detection.pipeline import Detector
+
+AUTO = "auto"
+
+State = dict[str, Tensor]
+Statistics = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is known when statistics are solved: the network's head and the shapers before this component."""
+
+    head: TensorHead | None
+    shape: Callable[[Block], Block]
+
+
+@dataclass(frozen=True)
+class Component:
+    """Parameters of one method.
+
+    Class attributes declare it: `name` in the text form; `paper` it comes from; `reads` what scoring needs of
+    ``features``, ``logits``, ``head``; `fits` what fitting needs of the same and ``labels``; `shown` the parameters that
+    the text form always prints; `grid` the values that ``auto`` tries.
+    """
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    reads: ClassVar[tuple[str, ...]] = ()
+    fits: ClassVar[tuple[str, ...]] = ()
+    shown: ClassVar[tuple[str, ...]] = ()
+    grid: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    keeps_rows: ClassVar[bool] = False
+    """Its statistics are rows as the network gave them, shaped when solved: one reading is enough after any shaper."""
+    fits_unshaped: ClassVar[bool] = False
+    """Its statistics are of activations as the network gave them, whatever shapers stand before it."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) == AUTO and field.name not in self.grid:
+                raise InputError(f"{self.name}({field.name}=auto): auto is offered for {_listed(self.grid)} only")
+        self.check()
+
+    def check(self) -> None:
+        """Refuse parameters that make no sense, with a sentence."""
+
+    def require(self, holds: bool, field: str, rule: str) -> None:
+        """Raise ``name(field=value): rule`` unless it holds; a value of ``auto`` is decided later."""
+        value = getattr(self, field)
+        if value != AUTO and not holds:
+            raise InputError(f"{self.name}({field}={value!r}): {rule}")
+
+    def number(self, field: str, low: float, high: float, rule: str, open_low: bool = False) -> None:
+        """Require a number between two bounds."""
+        value = getattr(self, field)
+        if value == AUTO:
+            return
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{self.name}({field}={value!r}): {rule}")
+        self.require((low < value if open_low else low <= value) and value <= high, field, rule)
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """New, empty statistics; none when there is nothing to fit."""
+        return {}
+
+    def observe(self, statistics: Statistics, block: Block) -> None:
+        """Show a block to the statistics."""
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """From statistics to the tensors that scoring reads."""
+        return {}
+
+    def prepare(self, state: State) -> Any:
+        """From those tensors to what scoring uses, once; by default the tensors themselves."""
+        return state
+
+    def requests(self, state: State | None, shape: Callable[[Block], Block]) -> tuple[Request, ...]:
+        """What must be asked of the network beyond features and logits, before fitting (no state) and after."""
+        return ()
+
+    def view(self, block: Block, state: State) -> Block:
+        """The block as the pass that this method asked for saw it; by default the plain pass."""
+        return block
+
+    def choices(self, field: str, n_known: int) -> tuple[Any, ...]:
+        """The values that ``auto`` tries for a parameter, given how many known inputs there are."""
+        return self.grid[field]
+
+    def text_arguments(self) -> dict[str, Any]:
+        """The parameters that the text form prints: the shown ones, and others that differ from their defaults."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name in self.shown or getattr(self, field.name) != field.default
+        }
+
+    def __repr__(self) -> str:
+        from offmap.detection.grammar import text
+
+        return text(self)
+
+
+@dataclass(frozen=True, repr=False)
+class Shaper(Component):
+    """Changes features, head or logits; `shapes` says which."""
+
+    shapes: ClassVar[str] = "features"
+
+    def shape(self, block: Block, ready: Any) -> Block:
+        """The changed block."""
+        return block
+
+    def __or__(self, other: Component | Detector) -> Any:
+        """Put before another shaper or a score: ``ReAct(90) | Energy()``."""
+        return Chain((self,)) | other
+
+
+@dataclass(frozen=True, repr=False)
+class Score(Component):
+    """Turns a block into one number per input, higher = known."""
+
+    invariant_to_shift: ClassVar[bool | None] = None
+    """Whether adding a constant to all logits leaves the score as it is; `None` where the score reads no logits."""
+
+    def score(self, block: Block, ready: Any) -> Tensor:
+        """One number per input."""
+        raise NotImplementedError
+
+    def fit(self, known: Activations, **options: Any) -> Detector:
+        """A detector of this score alone, fitted."""
+        from offmap.detection.pipeline import Detector
+
+        return Detector((self,)).fit(known, **options)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Shapers that wait for a score."""
+
+    shapers: tuple[Shaper, ...]
+
+    def __or__(self, other: Any) -> Any:
+        """Add another shaper, or a score to make a detector."""
+        from offmap.detection.pipeline import Detector
+
+        if isinstance(other, Shaper):
+            return Chain((*self.shapers, other))
+        if isinstance(other, Score):
+            return Detector((*self.shapers, other))
+        if isinstance(other, Detector):
+            return Detector((*self.shapers, *other.components))
+        return NotImplemented
+
+    def __repr__(self) -> str:
+        return "|".join(map(repr, self.shapers))
+
+
+def digest(state: State) -> str:
+    """A short text that changes with any of the tensors."""
+    hashed = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        hashed.update(name.encode())
+        hashed.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return hashed.hexdigest()[:12]
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(names) or "no parameter of it"
