@@ -1,23 +1,19 @@
 """Readers of what users hold, writers of what they get, and sets that need no download."""
 
-from __future__ import annotations
-
-import os
-from pathlib import Path
-from typing import Any
-
-from offmap.activations import META, Activations, Head
-from offmap.data.arrays import read_head, read_npy, read_npz
+from offmap.data.arrays import read_head
 from offmap.data.builtin import Split, digits
 from offmap.data.images import ImageFolder, image_folder, scaled, tiles
-from offmap.data.samples import MAX_BYTES, Samples
-from offmap.data.tables import read_parquet, write_table
-from offmap.errors import InputError
+from offmap.data.readers import read, read_activations
+from offmap.data.samples import Samples
+from offmap.data.source import Batches, batches
+from offmap.data.tables import write_table
 
 __all__ = [
+    "Batches",
     "ImageFolder",
     "Samples",
     "Split",
+    "batches",
     "digits",
     "image_folder",
     "read",
@@ -27,68 +23,3 @@ __all__ = [
     "tiles",
     "write_table",
 ]
-
-
-def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, **images: Any) -> Samples:
-    """Read a data set by what it is: ``.npz``, ``.npy``, ``.parquet``, or a folder of pictures.
-
-    Parameters
-    ----------
-    path
-        The file or folder.
-    max_bytes
-        What may be brought into memory; ``.npy`` files are mapped instead.
-    **images
-        For folders: `size`, `mode` and `unreadable` of `image_folder`.
-
-    Examples
-    --------
-    >>> import numpy as np, tempfile
-    >>> file = tempfile.mkdtemp() + "/x.npz"
-    >>> np.savez(file, images=np.zeros((4, 8, 8), np.uint8), labels=[0, 1, 1, 0])
-    >>> read(file)
-    Samples(4: inputs 8×8, labels one each)
-    """
-    source = Path(path)
-    if source.is_dir():
-        return image_folder(source, **images).read(max_bytes)
-    if not source.is_file():
-        raise InputError(f"{source}: there is no such file or folder")
-    if source.suffix == ".npy":
-        return read_npy(source)
-    if source.suffix == ".npz":
-        return read_npz(source, max_bytes)
-    if source.suffix in (".parquet", ".pq"):
-        return read_parquet(source, max_bytes)
-    raise InputError(
-        f"{source}: .npz, .npy, .parquet or a folder of pictures can be read, not {source.suffix!r}"
-    )
-
-
-def read_activations(path: str | os.PathLike[str], head: Head | None = None) -> Activations:
-    """What a network said, from a folder that an extraction wrote or from a file with features or logits.
-
-    Parameters
-    ----------
-    path
-        The folder or file.
-    head
-        The last linear layer, for files of features without logits.
-
-    Examples
-    --------
-    >>> import numpy as np, tempfile
-    >>> file = tempfile.mkdtemp() + "/known.npz"
-    >>> np.savez(file, features=np.zeros((5, 3)), labels=np.zeros(5, int))
-    >>> read_activations(file)
-    Activations(5 inputs, 3 features, labels)
-    """
-    source = Path(path)
-    if not source.is_dir():
-        return read(source).activations(head)
-    if not (source / META).is_file():
-        raise InputError(f"{source}: no activations in this folder; make them with offmap extract")
-    acts = Activations.open(source)
-    if head is not None:
-        acts = Activations(acts.features, head, None, acts.labels, acts.extras)
-    return acts
