@@ -1,0 +1,147 @@
+"""The one pass over a set of inputs: batches in, activations out, in memory or in a resumable folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from offmap.activations import Activations, Array, Head, checked_dtype
+from offmap.errors import InputError, MissingError
+from offmap.network.batches import Batch, batch_count, read_batches, require_labels
+from offmap.network.folder import Folder, Plan
+from offmap.requests import Needs, Request
+
+
+class Backend(Protocol):
+    """What runs a network: PyTorch or ONNX Runtime."""
+
+    layer: str | None
+
+    @property
+    def tap(self) -> str | None:
+        """The tapped layer; `None` before the first inputs."""
+        ...
+
+    def head(self) -> Head | None:
+        """The linear head, when features are what goes into it."""
+        ...
+
+    def layers(self) -> dict[str, str]:
+        """Every named layer and its kind."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A checksum of the weights."""
+        ...
+
+    def session(self, device: str | None) -> AbstractContextManager[None]:
+        """All runs happen inside; afterwards everything is as it was."""
+        ...
+
+    def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
+        """Features, logits and extras of one batch as float32 arrays."""
+        ...
+
+
+def run_batch(backend: Backend, batch: Batch, needs: Needs, dtype: np.dtype[Any]) -> dict[str, Array]:
+    """Every array of one batch, after checking that the needs can be met."""
+    if needs.labels:
+        require_labels(batch)
+    arrays = {
+        name: _cast(name, array, dtype)
+        for name, array in backend.run(batch.inputs, needs.extras, batch.start).items()
+    }
+    if needs.head and backend.head() is None:
+        raise MissingError(
+            f"the detector needs a linear head, but layer={backend.layer!r} is not one; pass the name of the "
+            "linear layer that gives the logits, or choose a detector without head"
+        )
+    for name, array in arrays.items():
+        if len(array) != batch.size:
+            raise InputError(
+                f"{name}: {len(array)} rows for a batch of {batch.size} inputs; one per input is needed"
+            )
+    if batch.labels is not None:
+        arrays["labels"] = batch.labels.astype(np.int64)
+    return arrays
+
+
+def collected(backend: Backend, parts: Sequence[dict[str, Array]]) -> Activations:
+    """Activations in memory from the arrays of all batches."""
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    extras = {name.removeprefix("extra."): arrays[name] for name in arrays if name.startswith("extra.")}
+    return Activations(arrays["features"], backend.head(), arrays["logits"], arrays.get("labels"), extras)
+
+
+def extract(
+    backend: Backend,
+    loader: Any,
+    needs: Needs,
+    to: str | os.PathLike[str] | None,
+    dtype: str,
+    labels: Any,
+    batch_size: int,
+    progress: bool | None,
+    device: str | None,
+) -> Activations:
+    """Run every batch once; see `Network.extract`."""
+    kept = checked_dtype(dtype)
+    with _bar(progress, batch_count(loader, batch_size)) as advance, backend.session(device):
+        batches = _counted(read_batches(loader, labels, batch_size), advance)
+        if to is None:
+            return collected(backend, [run_batch(backend, batch, needs, kept) for batch in batches])
+        plan = Plan(backend.fingerprint(), backend.layer, dtype, tuple(r.key for r in needs.extras))
+        with Folder(to, plan) as folder:
+            return _into(folder, backend, batches, needs, kept)
+
+
+def _into(
+    folder: Folder, backend: Backend, batches: Iterator[Batch], needs: Needs, dtype: np.dtype[Any]
+) -> Activations:
+    count = 0
+    batch = None
+    for count, batch in enumerate(batches, 1):
+        digest = batch.digest()
+        if not folder.check(count - 1, batch.size, digest):
+            folder.append(run_batch(backend, batch, needs, dtype), digest)
+        elif needs.labels:
+            require_labels(batch)
+    if batch is not None and backend.tap is None and not folder.finished:
+        run_batch(
+            backend, batch, Needs(), dtype
+        )  # killed after the last batch: only the head is still to be found
+    return folder.finish(count, backend.head())
+
+
+def _cast(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    if dtype == np.float16 and array.size and float(np.abs(array).max()) > np.finfo(np.float16).max:
+        raise InputError(
+            f"dtype='float16': {name} reach {np.abs(array).max():.3g}, beyond 65504; use 'float32'"
+        )
+    return array.astype(dtype, copy=False)
+
+
+def _counted(batches: Iterator[Batch], advance: Any) -> Iterator[Batch]:
+    for batch in batches:
+        yield batch
+        advance()
+
+
+@contextmanager
+def _bar(progress: bool | None, total: int | None) -> Iterator[Any]:
+    """A function to call after every batch; it draws only on a terminal, unless told otherwise."""
+    if not (sys.stderr.isatty() if progress is None else progress):
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("extracting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,237 @@
+"""`Network`: a trained classifier, and the calls that turn inputs into `Activations`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offmap.activations import Activations, Array, Head
+from offmap.errors import InputError, MissingError
+from offmap.network.batches import read_batches
+from offmap.network.extract import Backend, collected, extract, run_batch
+from offmap.requests import Needs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_FLOAT32 = np.dtype("float32")
+
+
+class Network:
+    """Any trained PyTorch classifier; what goes into its last linear layer is tapped, the model is left as it
+    was.
+
+    Modes, hooks, gradients, buffers, devices and the global random states are the same before and after every
+    call, also when it fails.
+
+    Parameters
+    ----------
+    model
+        Any ``nn.Module`` that returns logits: a tensor, a tuple that starts with it, or something with
+        ``logits``.
+    layer
+        Where to tap, when the model does not end in a linear layer or another layer is wanted. A linear layer
+        with as many outputs as there are classes is taken as the head, and what goes into it is tapped. Of
+        any other layer the output is tapped, averaged over positions; then there is no head. `layers` lists
+        the names.
+    ensemble
+        Other models for the same inputs and classes, for methods that ask all of them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from offmap.network import Network
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = Network(model)
+    >>> net(torch.zeros(5, 4))
+    Activations(5 inputs, 8 features, 3 classes)
+    >>> net.head
+    Head(3 classes, 8 features)
+    """
+
+    def __init__(
+        self, model: nn.Module, layer: str | None = None, ensemble: Sequence[nn.Module] = ()
+    ) -> None:
+        for member in (model, *ensemble):
+            if not hasattr(member, "named_modules"):
+                raise InputError(
+                    f"Network({type(member).__name__}): a torch.nn.Module is needed; for an ONNX file use "
+                    "Network.onnx(path), for arrays use offmap.Activations(features, ...)"
+                )
+        self.model = model
+        self.layer = layer
+        self.ensemble = tuple(ensemble)
+        self._path: str | None = None
+        self._loaded: Backend | None = None
+
+    @classmethod
+    def onnx(cls, path: str | os.PathLike[str], layer: str | None = None) -> Network:
+        """A classifier in an ONNX file, run by ONNX Runtime (``pip install offmap[onnx]``).
+
+        Parameters
+        ----------
+        path
+            The file; weights beside it in an external data file are found.
+        layer
+            The name of a node or tensor to tap, as for a model; by default the input of the last Gemm or
+            MatMul.
+
+        Examples
+        --------
+        >>> from offmap.network import Network
+        >>> Network.onnx("model.onnx")  # nothing is read before the first inputs
+        Network.onnx('model.onnx')
+        """
+        net = object.__new__(cls)
+        net.layer, net.ensemble = layer, ()
+        net._path, net._loaded = os.fspath(path), None
+        return net
+
+    def __repr__(self) -> str:
+        layer = "" if self.layer is None else f", layer={self.layer!r}"
+        if self._path is not None:
+            return f"Network.onnx({self._path!r}{layer})"
+        more = f", ensemble of {len(self.ensemble) + 1}" if self.ensemble else ""
+        return f"Network({type(self.model).__name__}{layer}{more})"
+
+    @property
+    def head(self) -> Head | None:
+        """The last linear layer, as it is now; `None` when the tapped layer is not before one."""
+        if self._backend.tap is None:
+            raise MissingError(
+                "net.head: the head is found by running the model; call net(x) on some inputs first"
+            )
+        return self._backend.head()
+
+    def layers(self) -> dict[str, str]:
+        """The names that can be tapped, and what each is.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from offmap.network import Network
+        >>> Network(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())).layers()
+        {'0': 'Linear', '1': 'ReLU'}
+        """
+        return self._backend.layers()
+
+    def fingerprint(self) -> str:
+        """A checksum of the weights, by which a folder of activations knows its network."""
+        return self._backend.fingerprint()
+
+    def __call__(self, x: Any, needs: Needs | None = None, device: str | None = None) -> Activations:
+        """Activations of one batch: an array, a tensor, or a mapping of model arguments.
+
+        Pass ``needs=detector.needs`` for a detector that reads more than features and logits.
+        """
+        (batch,) = read_batches([(x,)] if not isinstance(x, Mapping) else [x])
+        with self._kept_rng(), self._backend.session(device):
+            part = run_batch(self._backend, batch, needs or Needs(), _FLOAT32)
+            return collected(self._backend, [part])
+
+    def extract(
+        self,
+        loader: Any,
+        needs: Needs | None = None,
+        to: str | os.PathLike[str] | None = None,
+        dtype: str = "float32",
+        labels: Any = None,
+        batch_size: int = 128,
+        progress: bool | None = None,
+        device: str | None = None,
+    ) -> Activations:
+        """Run the network once over a set of inputs.
+
+        Parameters
+        ----------
+        loader
+            A ``DataLoader`` or any iterable of batches: x, (x, y), or a mapping of model arguments which may
+            hold ``"labels"``. Or all inputs as one array, cut into batches of `batch_size` here.
+        needs
+            What detectors ask for, ``detector.needs``; several are united with ``|``. Features and logits are
+            always kept.
+        to
+            A folder to write to as it goes, in bounded memory. A run that was cut short is resumed by the
+            same call: finished batches are not computed again, but their inputs are compared with those the
+            folder was made from. A finished folder is verified and reused. Without `to` everything stays in
+            memory.
+        dtype
+            ``"float32"`` or ``"float16"``, for all arrays but the labels.
+        labels
+            One class index per input, in place of the loader's own.
+        batch_size
+            Only for one array of inputs; a loader has its own.
+        progress
+            A progress bar: by default on a terminal only.
+        device
+            Where to run, e.g. ``"cuda"``; the model returns to where it was. By default where the model is.
+
+        Returns
+        -------
+        Activations
+            In memory, or memory-mapped from `to`.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from offmap.network import Network
+        >>> net = Network(torch.nn.Linear(4, 3))
+        >>> net.extract([(torch.zeros(5, 4), torch.arange(5) % 3), (torch.ones(2, 4), torch.tensor([0, 1]))])
+        Activations(7 inputs, 4 features, 3 classes, labels)
+        """
+        with self._kept_rng():
+            return extract(
+                self._backend, loader, needs or Needs(), to, dtype, labels, batch_size, progress, device
+            )
+
+    def noise(
+        self,
+        n: int,
+        shape: Sequence[int],
+        seed: int = 0,
+        needs: Needs | None = None,
+        batch_size: int = 128,
+        device: str | None = None,
+    ) -> Activations:
+        """Activations of `n` inputs of Gaussian noise N(0, 1), outliers for choosing hyperparameters.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from offmap.network import Network
+        >>> Network(torch.nn.Linear(4, 3)).noise(10, (4,))
+        Activations(10 inputs, 4 features, 3 classes)
+        """
+        if n < 1:
+            raise InputError(f"noise({n}): at least one input is needed")
+        return self.extract(
+            _gaussian(n, tuple(shape), seed, batch_size), needs, progress=False, device=device
+        )
+
+    @property
+    def _backend(self) -> Backend:
+        if self._loaded is None:
+            if self._path is not None:
+                from offmap.network.onnx_backend import OnnxBackend
+
+                self._loaded = OnnxBackend(self._path, self.layer)
+            else:
+                from offmap.network.torch_backend import TorchBackend
+
+                self._loaded = TorchBackend(self.model, self.layer, self.ensemble)
+        return self._loaded
+
+    def _kept_rng(self) -> Any:
+        from offmap.network.untouched import rng_kept
+
+        return rng_kept()
+
+
+def _gaussian(n: int, shape: tuple[int, ...], seed: int, batch_size: int) -> Iterator[Array]:
+    """Batches of one stream of numbers, the same however it is cut."""
+    generator = np.random.default_rng(seed)
+    for start in range(0, n, batch_size):
+        yield generator.standard_normal((min(batch_size, n - start), *shape), dtype=np.float32)

@@ -1,0 +1,348 @@
+"""Running an ONNX classifier: the input of its last Gemm or MatMul is tapped, the head read off the file."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from offmap.activations import Array, Head, as_array
+from offmap.errors import DependencyError, InputError
+from offmap.network.reductions import pooled, reduced
+from offmap.requests import Layer, Request
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Where features and logits come from: tensor names, and the head between them when there is one."""
+
+    features: str
+    logits: str
+    head: Head | None
+
+
+class OnnxBackend:
+    """An ONNX file and where to tap it; `offmap.Network.onnx` is the door to it."""
+
+    def __init__(self, path: str, layer: str | None) -> None:
+        self.path, self.layer = Path(path), layer
+        self._model: Any = None
+        self._tap: Tap | None = None
+        self._device: str | None = None
+        self._sessions: dict[tuple[str | None, tuple[str, ...]], Any] = {}
+
+    @property
+    def tap(self) -> str | None:
+        """The tensor taken as features; `None` before the first inputs."""
+        return None if self._tap is None else self._tap.features
+
+    def head(self) -> Head | None:
+        """The head read off the file's weights."""
+        return None if self._tap is None else self._tap.head
+
+    def layers(self) -> dict[str, str]:
+        """Every tensor that a node computes, and the kind of node."""
+        return {name: node.op_type for node in self.model.graph.node for name in node.output if name}
+
+    def fingerprint(self) -> str:
+        """A checksum of the graph and its weights."""
+        return hashlib.blake2b(self._bytes(self.model), digest_size=16).hexdigest()
+
+    def session(self, device: str | None) -> AbstractContextManager[None]:
+        """Nothing has to be put back: the file is only read."""
+        self._device = device
+        return nullcontext()
+
+    def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
+        """Features, logits and asked layers of one batch, by the names of arrays in a saved folder."""
+        del start  # nothing in here draws random numbers
+        layers = {request.key: self._layer(request) for request in requests}
+        tap = self._tap or self._find()
+        tensors = {key: self._tensor_named(request.name) for key, request in layers.items()}
+        values = self._evaluated(inputs, [tap.features, tap.logits, *tensors.values()])
+        features, logits = _rows(values[tap.features], tap), _logits(values[tap.logits])
+        if self._tap is None:
+            _check_linear(features, logits, tap)
+            self._tap = tap
+        found = {"features": features, "logits": logits}
+        for key, request in layers.items():
+            output = torch.from_numpy(np.asarray(values[tensors[key]], np.float32))
+            found[f"extra.{key}"] = reduced(output, request).numpy()
+        return {name: np.array(value, dtype=np.float32) for name, value in found.items()}
+
+    @property
+    def model(self) -> Any:
+        """The parsed file, weights included."""
+        if self._model is None:
+            onnx, _ = _packages()
+            if not self.path.is_file():
+                raise InputError(f"Network.onnx({str(self.path)!r}): there is no such file")
+            try:
+                self._model = onnx.load(self.path)
+                onnx.checker.check_model(self._model)
+            except Exception as error:  # protobuf and the checker raise kinds of their own
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                raise InputError(
+                    f"Network.onnx({str(self.path)!r}): not a readable ONNX model ({reason})"
+                ) from error
+        return self._model
+
+    def _layer(self, request: Request) -> Layer:
+        if not isinstance(request, Layer):
+            raise InputError(
+                f"{request.key}: ONNX Runtime only runs the network forward, without gradients, dropout "
+                "or edited layers; load the model in PyTorch and use Network(model)"
+            )
+        return request
+
+    def _tensor_named(self, name: str) -> str:
+        """A tensor by its own name, or the first output of the node of that name."""
+        tensors = self.layers()
+        if name in tensors:
+            return name
+        for node in self.model.graph.node:
+            if node.name == name:
+                return str(node.output[0])
+        near = difflib.get_close_matches(name, tensors, n=4, cutoff=0.3) or list(tensors)[-4:]
+        raise InputError(
+            f"layer={name!r}: the graph has no such node or tensor; close are {', '.join(map(repr, near))}, "
+            "and net.layers() lists all"
+        )
+
+    def _find(self) -> Tap:
+        graph = _Graph(self.model)
+        logits = graph.logits()
+        if self.layer is None:
+            found = graph.linear_behind(logits)
+            if found is None:
+                raise InputError(self._not_linear(graph, logits))
+            return found
+        name = self._tensor_named(self.layer)
+        found = graph.linear_behind(name)
+        if (
+            found is not None
+            and found.head is not None
+            and found.head.n_classes == graph.width(logits, found)
+        ):
+            return Tap(found.features, name, found.head)
+        return Tap(name, logits, None)
+
+    def _not_linear(self, graph: _Graph, logits: str) -> str:
+        last = [node for node in self.model.graph.node if node.op_type != "Constant"][-4:]
+        names = ", ".join(f"{node.output[0]!r} ({node.op_type})" for node in last)
+        linear = [name for name in self.layers() if graph.linear_behind(name) is not None]
+        way = (
+            f"If {linear[-1]!r} holds the logits, pass layer={linear[-1]!r}. Otherwise pass"
+            if linear
+            else "Pass"
+        )
+        return (
+            f"Network.onnx({str(self.path)!r}): {logits!r} is not the output of a Gemm or MatMul with fixed "
+            f"weights. The last tensors are {names}. {way} the name of a tensor in net.layers() as "
+            "layer: it becomes the features, the logits stay the model's output, and there is no head"
+        )
+
+    def _evaluated(self, inputs: Any, tensors: list[str]) -> dict[str, Array]:
+        names = list(dict.fromkeys(tensors))
+        session = self._session_for(tuple(names))
+        specs = session.get_inputs()
+        feed = {spec.name: _fed(inputs, spec, len(specs)) for spec in specs}
+        size = len(next(iter(feed.values())))
+        fixed = [spec.shape[0] for spec in specs if spec.shape and isinstance(spec.shape[0], int)]
+        step = min(fixed, default=size)
+        parts = []
+        for first in range(0, size, step):
+            rows = np.minimum(np.arange(first, first + step), size - 1)  # a fixed batch size must be filled
+            try:
+                parts.append(session.run(names, {name: value[rows] for name, value in feed.items()}))
+            except Exception as error:  # the runtime has one kind of exception per failure
+                reason = str(error).strip().splitlines()[0]
+                raise InputError(f"Network.onnx({str(self.path)!r}): {reason}") from error
+        return {name: np.concatenate(found)[:size] for name, *found in zip(names, *parts, strict=True)}
+
+    def _session_for(self, names: tuple[str, ...]) -> Any:
+        """A session with these tensors among its outputs, kept for the next batch."""
+        key = (self._device, names)
+        if key not in self._sessions:
+            onnx, runtime = _packages()
+            model = onnx.ModelProto()
+            model.CopyFrom(self.model)
+            there = {output.name for output in model.graph.output}
+            model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in there)
+            self._sessions = {
+                key: runtime.InferenceSession(self._bytes(model), providers=_providers(runtime, self._device))
+            }
+        return self._sessions[key]
+
+    def _bytes(self, model: Any) -> bytes:
+        try:
+            return bytes(model.SerializeToString(deterministic=True))
+        except ValueError as error:
+            raise InputError(
+                f"Network.onnx({str(self.path)!r}): models beyond 2 GB cannot be tapped ({error})"
+            ) from error
+
+
+class _Graph:
+    """Walking an ONNX graph backwards from a tensor to the linear layer that made it."""
+
+    def __init__(self, model: Any) -> None:
+        onnx, _ = _packages()
+        self._onnx = onnx
+        self._graph = model.graph
+        self._producer = {name: node for node in model.graph.node for name in node.output}
+        self._weights = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    def logits(self) -> str:
+        """The output of that name, or the first."""
+        names = [output.name for output in self._graph.output]
+        return "logits" if "logits" in names else str(names[0])
+
+    def width(self, logits: str, found: Tap) -> int | None:
+        """How many classes the output declares; the width of the head at hand when it declares none."""
+        for output in self._graph.output:
+            dims = output.type.tensor_type.shape.dim
+            if output.name == logits and len(dims) == 2 and dims[1].dim_value:
+                return int(dims[1].dim_value)
+        return None if found.head is None else found.head.n_classes
+
+    def linear_behind(self, name: str) -> Tap | None:
+        """The Gemm, MatMul + Add or MatMul that ends in this tensor."""
+        node = self._producer.get(name)
+        while node is not None and node.op_type in ("Identity", "Cast"):
+            node = self._producer.get(node.input[0])
+        if node is None:
+            return None
+        if node.op_type == "Gemm":
+            return self._gemm(node, name)
+        bias: Array | None = None
+        if node.op_type == "Add":
+            constants = [self._constant(part) for part in node.input]
+            products = [self._producer.get(part) for part in node.input]
+            for product, other in ((products[0], constants[1]), (products[1], constants[0])):
+                if product is not None and product.op_type == "MatMul" and other is not None:
+                    node, bias = product, other
+        if node.op_type != "MatMul":
+            return None
+        weight = self._constant(node.input[1])
+        return None if weight is None else self._tap(node.input[0], name, weight.T, bias)
+
+    def _gemm(self, node: Any, name: str) -> Tap | None:
+        options = {
+            attribute.name: self._onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
+        }
+        weight = self._constant(node.input[1])
+        bias = self._constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+        bias_is_fixed = bias is not None or len(node.input) < 3 or not node.input[2]
+        if weight is None or options.get("transA", 0) or not bias_is_fixed:
+            return None
+        scaled = weight * np.float32(options.get("alpha", 1.0))
+        shifted = None if bias is None else bias * np.float32(options.get("beta", 1.0))
+        return self._tap(node.input[0], name, scaled if options.get("transB", 0) else scaled.T, shifted)
+
+    def _tap(self, features: str, logits: str, weight: Array, bias: Array | None) -> Tap | None:
+        if weight.ndim != 2:
+            return None
+        if bias is not None:
+            bias = np.broadcast_to(bias.reshape(-1), (len(weight),))
+        return Tap(features, logits, Head(weight, bias))
+
+    def _constant(self, name: str) -> Array | None:
+        """A tensor that does not depend on the input."""
+        if name in self._weights:
+            return np.asarray(self._onnx.numpy_helper.to_array(self._weights[name]))
+        node = self._producer.get(name)
+        if node is None:
+            return None
+        if node.op_type == "Constant":
+            return np.asarray(self._onnx.numpy_helper.to_array(node.attribute[0].t))
+        if node.op_type in ("Identity", "Transpose"):
+            value = self._constant(node.input[0])
+            if value is None or node.op_type == "Identity":
+                return value
+            order = [list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"]
+            return np.transpose(value, order[0] if order else None)
+        return None
+
+
+def _packages() -> tuple[Any, Any]:
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise DependencyError("Network.onnx needs onnx and onnxruntime: pip install offmap[onnx]") from error
+    return onnx, onnxruntime
+
+
+def _providers(runtime: Any, device: str | None) -> list[str]:
+    kind = (device or "cpu").split(":")[0]
+    wanted = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}.get(kind, kind)
+    if wanted not in runtime.get_available_providers():
+        raise InputError(
+            f"device={device!r}: this ONNX Runtime offers {', '.join(runtime.get_available_providers())}; "
+            "pass device='cpu', or install onnxruntime-gpu for 'cuda'"
+        )
+    return [wanted]
+
+
+def _fed(inputs: Any, spec: Any, count: int) -> Array:
+    """The array for one input of the graph, in the type it declares."""
+    if isinstance(inputs, Mapping):
+        if spec.name not in inputs:
+            raise InputError(f"the ONNX graph reads {spec.name!r}, but the batch holds {', '.join(inputs)}")
+        value = inputs[spec.name]
+    elif count == 1:
+        value = inputs
+    else:
+        raise InputError(
+            f"the ONNX graph has {count} inputs; give batches as mappings from their names to arrays"
+        )
+    array = as_array(value, spec.name)
+    kinds = {
+        "tensor(float)": np.float32,
+        "tensor(float16)": np.float16,
+        "tensor(double)": np.float64,
+        "tensor(int64)": np.int64,
+        "tensor(int32)": np.int32,
+    }
+    wanted = kinds.get(spec.type)
+    if wanted is None or (np.dtype(wanted).kind == "f") != (array.dtype.kind == "f"):
+        return array
+    return array.astype(wanted, copy=False)
+
+
+def _rows(value: Array, tap: Tap) -> Array:
+    """What goes into the head as it is; of any other tensor the mean over positions."""
+    if tap.head is not None:
+        return value.reshape(len(value), -1)
+    rows: Array = pooled(torch.from_numpy(np.asarray(value, np.float32))).numpy()
+    return rows
+
+
+def _check_linear(features: Array, logits: Array, tap: Tap) -> None:
+    """Refuse a head that does not give the logits of the first inputs."""
+    if tap.head is None:
+        return
+    error = np.abs(tap.head(features) - logits).max()
+    size = (np.abs(features) @ np.abs(tap.head.weight).T + np.abs(tap.head.bias)).max()
+    if not error <= 1e-3 * size:
+        raise InputError(
+            f"the weights behind {tap.logits!r} give logits that differ by {error:.3g} from the model's; "
+            "pass the name of a tensor in net.layers() as layer"
+        )
+
+
+def _logits(value: Array) -> Array:
+    rows = value.reshape(len(value), -1) if value.ndim > 2 and value[0].size == value.shape[1] else value
+    if rows.ndim != 2:
+        raise InputError(
+            f"the model returns logits of the shape {value.shape}; one row of logits per input is needed"
+        )
+    return rows

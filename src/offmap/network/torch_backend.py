@@ -1,0 +1,343 @@
+"""Running a PyTorch model: finding its linear head, tapping what goes in, leaving nothing behind."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from offmap.activations import Array, Head
+from offmap.errors import InputError
+from offmap.network import passes
+from offmap.network.batches import is_array, update_digest
+from offmap.network.reductions import pooled, reduced
+from offmap.network.untouched import rng_kept, untouched
+from offmap.requests import Layer, Request
+
+_PROBE = 4
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+Inputs = torch.Tensor | Mapping[str, Any]
+Hook = Callable[[Any], Any]
+
+
+class TorchBackend:
+    """A model and where to tap it; `offmap.Network` is the door to it."""
+
+    def __init__(self, model: nn.Module, layer: str | None, ensemble: Sequence[nn.Module]) -> None:
+        self.model, self.ensemble = unwrapped(model), [unwrapped(member) for member in ensemble]
+        self.layer = layer
+        self._tap: str | None = None
+        self._is_head = False
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The model, then the other members of the ensemble."""
+        return [self.model, *self.ensemble]
+
+    @property
+    def tap(self) -> str | None:
+        """The tapped layer; `None` before the first inputs."""
+        return self._tap
+
+    def head(self) -> Head | None:
+        """A copy of the head as it is now; `None` when features do not come from before a linear head."""
+        if not self._is_head:
+            return None
+        linear = self.module(self._tap or "")
+        bias = linear.bias
+        return Head(_copied(linear.weight), None if bias is None else _copied(bias))
+
+    def layers(self) -> dict[str, str]:
+        """Every named layer and its kind."""
+        return {name: type(module).__name__ for name, module in self.model.named_modules() if name}
+
+    def fingerprint(self) -> str:
+        """A checksum of all weights of all members."""
+        digest = hashlib.blake2b(digest_size=16)
+        for member in self.models:
+            for name, value in member.state_dict().items():
+                if isinstance(value, torch.Tensor):
+                    update_digest(digest, name, value)
+        return digest.hexdigest()
+
+    def session(self, device: str | None) -> AbstractContextManager[None]:
+        """Everything run inside finds the models in evaluation mode; afterwards they are as they were."""
+        return untouched(self.models, None if device is None else torch.device(device))
+
+    def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
+        """Features, logits and what the requests ask of one batch, by the names of the arrays on disk.
+
+        Every batch starts from a random state of its own, made of its place `start`: a model that draws
+        numbers gives the same answer in a resumed run.
+        """
+        inputs = self.prepared(inputs)
+        with rng_kept(seed=start), torch.no_grad():
+            if self._tap is None:
+                self._find(inputs)
+            kept: dict[str, torch.Tensor] = {}
+            hooks = [self._keeper(request, kept) for request in requests if isinstance(request, Layer)]
+            features, logits = self.forward(inputs, hooks)
+            found = {"features": features, "logits": logits}
+            for request in requests:
+                if isinstance(request, Layer):
+                    if request.key not in kept:
+                        raise InputError(
+                            f"{request.key}: the layer {request.name!r} did not run on these inputs"
+                        )
+                    extra = {request.key: kept[request.key]}
+                else:
+                    extra = passes.fulfil(self, request, inputs, start)
+                found |= {f"extra.{name}": value for name, value in extra.items()}
+        return {name: _copied(value) for name, value in found.items()}
+
+    def forward(
+        self, inputs: Inputs, hooks: Sequence[tuple[str, Hook]] = ()
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One pass with some layers' outputs watched or replaced; features and logits, still in the graph."""
+        calls: list[tuple[Any, Any]] = []
+        with ExitStack() as stack:
+            for name, hook in hooks:
+                stack.enter_context(_hooked(self.module(name), _replacing(hook)))
+            stack.enter_context(
+                _hooked(self.module(self._tap or ""), lambda given, out: calls.append((given, out)))
+            )
+            logits = logits_of(called(self.model, inputs))
+        if not calls:
+            raise InputError(f"the tapped layer {self._tap!r} did not run on these inputs")
+        if not self._is_head:
+            return pooled(_tensor(calls[-1][1], self._tap)), logits
+        for given, answered in reversed(calls):
+            rows = rows_behind(given, answered, logits)
+            if rows is not None:
+                return rows, logits
+        given, answered = calls[-1]
+        if self.layer is not None and given.ndim == 2:
+            return given, answered  # a named head's own answer counts: what follows it may be a softmax
+        raise InputError(
+            f"the linear layer {self._tap!r} gave the logits of the first inputs, but not of these; "
+            f"pass Network(model, layer='<name>') to choose what is tapped"
+        )
+
+    def logits(self, model: nn.Module, inputs: Inputs) -> torch.Tensor:
+        """What another member of the ensemble answers."""
+        return logits_of(called(model, inputs))
+
+    def module(self, name: str) -> Any:
+        """A layer by name."""
+        try:
+            return self.model.get_submodule(name)
+        except AttributeError:
+            names = list(self.layers())
+            near = difflib.get_close_matches(name, names, n=4, cutoff=0.3) or names[-4:]
+            raise InputError(
+                f"layer={name!r}: the model has no such layer; close are {', '.join(map(repr, near))}, "
+                "and net.layers() lists all"
+            ) from None
+
+    def prepared(self, inputs: Any) -> Inputs:
+        """Tensors on the model's device; floating-point numbers in the model's precision."""
+        if isinstance(inputs, Mapping):
+            return {name: self._placed(value) if is_array(value) else value for name, value in inputs.items()}
+        return self._placed(inputs)
+
+    def _placed(self, value: Any) -> torch.Tensor:
+        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+        like = next((p for p in self.model.parameters() if p.is_floating_point()), None)
+        if like is None:
+            return tensor
+        return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
+
+    def _keeper(self, request: Layer, kept: dict[str, torch.Tensor]) -> tuple[str, Hook]:
+        def keep(output: Any) -> None:
+            kept[request.key] = reduced(_tensor(output, request.name), request)
+
+        return request.name, keep
+
+    def _find(self, inputs: Inputs) -> None:
+        """Settle what is tapped by running a few inputs."""
+        few = _first(inputs, _PROBE)
+        if self.layer is None:
+            self._tap, self._is_head = self._head_behind_output(few), True
+            return
+        module = self.module(self.layer)
+        classes = logits_of(called(self.model, few)).shape[1]
+        self._is_head = isinstance(module, nn.Linear) and module.out_features == classes
+        self._tap = self.layer
+        try:
+            both = self.forward(few)
+            if self._is_head and not _is_linear(*both, module):
+                raise InputError(
+                    f"layer={self.layer!r}: its output is not its input @ weight.T + bias, so it cannot "
+                    "serve as a head; name a layer before it"
+                )
+        except BaseException:
+            self._tap = None
+            raise
+
+    def _head_behind_output(self, inputs: Inputs) -> str:
+        order: list[str] = []
+        linear: list[tuple[str, Any, Any]] = []
+
+        def record(name: str, given: Any, answered: Any) -> None:
+            linear.append((name, given, answered))
+
+        def count(name: str, *_: Any) -> None:
+            order.append(name)
+
+        with ExitStack() as stack:
+            for name, module in self.model.named_modules():
+                if isinstance(module, nn.Linear):
+                    stack.enter_context(_hooked(module, partial(record, name)))
+                if next(module.children(), None) is None:
+                    stack.enter_context(_hooked(module, partial(count, name)))
+            logits = logits_of(called(self.model, inputs))
+        for candidate, given, answered in linear[::-1]:
+            rows = rows_behind(given, answered, logits)
+            if rows is not None and _is_linear(rows, logits, self.module(candidate)):
+                return candidate
+        raise InputError(self._not_linear(order, linear, logits.shape[1]))
+
+    def _not_linear(self, order: list[str], linear: list[tuple[str, Any, Any]], classes: int) -> str:
+        kinds = self.layers()
+        last = ", ".join(f"{name!r} ({kinds.get(name, type(self.model).__name__)})" for name in order[-4:])
+        heads = [name for name, _, _ in linear if self.module(name).out_features == classes]
+        way = "Pass"
+        if heads:
+            way = (
+                f"If {heads[-1]!r} gives the logits and a softmax or a scale changes them afterwards, "
+                f"pass layer={heads[-1]!r}. Otherwise pass"
+            )
+        return (
+            f"Network({type(self.model).__name__}): the model's output is not the output of a linear layer. "
+            f"The last modules to run were {last or 'none'}. {way} layer='<name>' with one of "
+            "net.layers(): its output becomes the features, the logits stay the model's, and there is no head"
+        )
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module whose layers can be tapped: without compilation and parallel wrappers."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputError(
+            "Network(ScriptModule): the layers of TorchScript cannot be tapped; pass the original nn.Module, "
+            "or export it to ONNX and use Network.onnx(path)"
+        )
+    inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", model)
+    return inner if inner is model else unwrapped(inner)
+
+
+def called(model: nn.Module, inputs: Inputs) -> Any:
+    """The model's answer; a mapping is passed as keyword arguments."""
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+def logits_of(output: Any) -> torch.Tensor:
+    """The logits in what a model returned: a tensor, ``.logits``, ``["logits"]`` or the first of a tuple.
+
+    Examples
+    --------
+    >>> logits_of({"logits": torch.zeros(2, 3), "loss": None}).shape
+    torch.Size([2, 3])
+    """
+    found = output
+    if isinstance(output, Mapping) and "logits" in output:
+        found = output["logits"]
+    elif hasattr(output, "logits"):
+        found = output.logits
+    elif isinstance(output, tuple | list) and output:
+        found = output[0]
+    if not isinstance(found, torch.Tensor):
+        raise InputError(
+            f"the model returns {type(output).__name__}; logits are looked for in a tensor, in .logits or "
+            "['logits'], or first in a tuple: wrap the model to return one of these"
+        )
+    if found.ndim > 2 and found.shape[2:].numel() == 1:
+        found = found.flatten(1)
+    if found.ndim != 2:
+        raise InputError(
+            f"the model returns logits of shape {tuple(found.shape)}; one row of logits per input is needed"
+        )
+    return found
+
+
+def rows_behind(given: Any, answered: Any, logits: torch.Tensor) -> torch.Tensor | None:
+    """The rows of a linear layer's input that became the logits; `None` when its output did not.
+
+    A head may answer for every token and the model then pick one: the picked row is found by its answer.
+
+    Examples
+    --------
+    >>> tokens, answers = torch.arange(6.0).reshape(1, 3, 2), torch.tensor([[[0.0], [5.0], [9.0]]])
+    >>> rows_behind(tokens, answers, torch.tensor([[5.0]]))
+    tensor([[2., 3.]])
+    """
+    if not (isinstance(given, torch.Tensor) and isinstance(answered, torch.Tensor)):
+        return None
+    count, classes = logits.shape
+    if answered.shape[0] != count or answered.shape[-1] != classes or answered.ndim < 2:
+        return None
+    answers = answered.reshape(count, -1, classes)
+    inputs = given.reshape(count, -1, given.shape[-1])
+    same = torch.isclose(answers.to(logits.dtype), logits[:, None], rtol=1e-5, atol=1e-6, equal_nan=True).all(
+        2
+    )
+    if not same.any(1).all():
+        return None
+    picked = same.to(torch.uint8).argmax(1)
+    return inputs[torch.arange(count, device=inputs.device), picked]
+
+
+def _is_linear(features: torch.Tensor, logits: torch.Tensor, linear: Any) -> bool:
+    """Whether features @ W.T + b really is the output, within what the precision allows."""
+    weight, rows = linear.weight.double(), features.double()
+    bias = torch.zeros(len(weight), device=weight.device) if linear.bias is None else linear.bias.double()
+    error = (rows @ weight.T + bias - logits.double()).abs().amax()
+    size = (rows.abs() @ weight.abs().T + bias.abs()).amax()
+    return bool(error <= size * (1e-3 if features.dtype in (torch.float32, torch.float64) else 2e-2))
+
+
+@contextmanager
+def _hooked(module: nn.Module, see: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """`see(input, output)` whenever the module runs; what it returns, if anything, replaces the output."""
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        return see(args[0] if args else next(iter(kwargs.values()), None), output)
+
+    handle = module.register_forward_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _replacing(hook: Hook) -> Callable[[Any, Any], Any]:
+    return lambda _, output: hook(output)
+
+
+def _tensor(output: Any, name: str | None) -> torch.Tensor:
+    found = output[0] if isinstance(output, tuple | list) and output else output
+    if not isinstance(found, torch.Tensor) or found.ndim < 2:
+        raise InputError(
+            f"layer {name!r} gives {type(output).__name__}; a layer with one tensor row per input is needed"
+        )
+    return found
+
+
+def _first(inputs: Inputs, count: int) -> Inputs:
+    if isinstance(inputs, Mapping):
+        return {
+            name: value[:count] if is_array(value) and value.ndim else value for name, value in inputs.items()
+        }
+    return inputs[:count]
+
+
+def _copied(value: torch.Tensor) -> Array:
+    """Float32 numbers that share no memory with the model or the user's inputs."""
+    return np.array(value.detach().float().cpu().numpy(), dtype=np.float32, copy=True)
