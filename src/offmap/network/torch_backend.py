@@ -79,9 +79,10 @@ class TorchBackend:
         numbers gives the same answer in a resumed run.
         """
         inputs = self.prepared(inputs)
-        with rng_kept(seed=start), torch.no_grad():
-            if self._tap is None:
+        if self._tap is None:
+            with rng_kept(seed=start), torch.no_grad():
                 self._find(inputs)
+        with rng_kept(seed=start), torch.no_grad():
             kept: dict[str, torch.Tensor] = {}
             hooks = [self._keeper(request, kept) for request in requests if isinstance(request, Layer)]
             features, logits = self.forward(inputs, hooks)
