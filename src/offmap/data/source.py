@@ -81,7 +81,7 @@ def batches(
     size
         Inputs per batch.
     mean, std
-        For ``uint8`` pictures, subtracted and divided by after scaling to [0, 1]: one number or one each channel.
+        For ``uint8`` pictures scaled to [0, 1]: what to subtract and divide by, one number or one a channel.
     labels
         One class index per sample, in place of the source's own.
     **images
