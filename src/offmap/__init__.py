@@ -21,8 +21,8 @@ _HOMES = {
     "discover": "offmap.discovery",
 }
 _ROOMS = (
-    "activations", "bench", "cli", "data", "detection", "discovery", "errors", "graph", "learning", "metrics", "neighbors",
-    "nets", "network", "plots", "report", "requests", "sampling", "scale", "serve", "store", "theory",
+    "activations", "bench", "cli", "data", "detection", "discovery", "errors", "graph", "learning", "metrics",
+    "neighbors", "nets", "network", "plots", "report", "requests", "sampling", "scale", "serve", "store", "theory",
 )  # fmt: skip
 _KINDS = {"detector": "offmap.detection:Detector"}
 

@@ -10,7 +10,7 @@ import os
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,7 @@ import numpy.typing as npt
 from offmap import store
 from offmap.errors import InputError, MissingError, StoreError
 
-if TYPE_CHECKING:
-    import torch
-
 Array = npt.NDArray[Any]
-ArrayLike = "Array | torch.Tensor"
 
 FORMAT = 1
 META = "activations.json"
@@ -49,9 +45,7 @@ class Head:
     def __init__(self, weight: Any, bias: Any = None) -> None:
         self.weight = as_array(weight, "the head's weight").astype(np.float32, copy=False)
         if self.weight.ndim != 2 or 0 in self.weight.shape:
-            raise InputError(
-                f"Head(weight of shape {self.weight.shape}): the weight must be classes × features"
-            )
+            raise InputError(f"Head(weight of shape {self.weight.shape}): the weight must be classes × features")
         classes = len(self.weight)
         raw = np.zeros(classes, np.float32) if bias is None else as_array(bias, "the head's bias")
         self.bias = raw.astype(np.float32, copy=False).reshape(-1)
@@ -252,9 +246,7 @@ class Activations:
             raise StoreError(f"{target}: already holds activations; choose another folder or remove it")
         for name, array in self._arrays().items():
             kept = array.dtype if dtype is None or name == "labels" else checked_dtype(dtype)
-            out = np.lib.format.open_memmap(
-                target / array_file(name), mode="w+", dtype=kept, shape=array.shape
-            )
+            out = np.lib.format.open_memmap(target / array_file(name), mode="w+", dtype=kept, shape=array.shape)
             for start in range(0, len(array), 4096):
                 out[start : start + 4096] = array[start : start + 4096]
             out.flush()
@@ -304,7 +296,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """What a saved folder says of itself."""
     file = folder / META
     if not file.is_file():
-        raise StoreError(f"{folder}: no finished activations here (no {META}); an extraction cut short is resumed by running it again")
+        raise StoreError(
+            f"{folder}: no finished activations here; an extraction cut short is resumed by running it again"
+        )
     try:
         meta = json.loads(file.read_text())
     except ValueError as error:

@@ -119,5 +119,5 @@ def _digest(config: Mapping[str, Any], tensors: Tensors) -> str:
     for name in sorted(tensors):
         array = np.ascontiguousarray(tensors[name])
         digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
-        digest.update(memoryview(array.reshape(-1).view(np.uint8)))
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

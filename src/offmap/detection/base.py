@@ -1,6 +1,7 @@
 """What every method is: a frozen set of parameters that declares its statistics; the `Detector` holds the state.
 
-A *shaper* changes what goes by (features, head or logits), a *score* turns it into one number per input, higher = known.
+A *shaper* changes what goes by (features, head or logits), a *score* turns it into one number per input, higher =
+known.
 A new method is a subclass with `register` on it: text form, saving, streaming, sharding, comparison and the common
 tests follow from the declaration.
 """
@@ -42,8 +43,8 @@ class Component:
     """Parameters of one method.
 
     Class attributes declare it: `name` in the text form; `paper` it comes from; `reads` what scoring needs of
-    ``features``, ``logits``, ``head``; `fits` what fitting needs of the same and ``labels``; `shown` the parameters that
-    the text form always prints; `grid` the values that ``auto`` tries.
+    ``features``, ``logits``, ``head``; `fits` what fitting needs of the same and ``labels``; `shown` the parameters
+    that the text form always prints; `grid` the values that ``auto`` tries.
     """
 
     name: ClassVar[str] = ""

@@ -42,7 +42,8 @@ def order_statistic(n: int, tpr: float) -> int:
     place = floor(alpha * (n + 1) + 1e-9)  # 1e-9: 1 - 0.95 is not quite 0.05
     if place < 1:
         raise InputError(
-            f"tpr={tpr} cannot be promised from {n} calibration inputs; at least {ceil(1 / alpha - 1e-9) - 1} are needed"
+            f"tpr={tpr} cannot be promised from {n} calibration inputs; "
+            f"at least {ceil(1 / alpha - 1e-9) - 1} are needed"
         )
     return place
 
@@ -96,9 +97,7 @@ class Calibration:
     classes: Array | None = None
 
     @classmethod
-    def of(
-        cls, scores: Array, tpr: float, classes: Array | None = None, n_classes: int | None = None
-    ) -> Calibration:
+    def of(cls, scores: Array, tpr: float, classes: Array | None = None, n_classes: int | None = None) -> Calibration:
         """Calibrate on scores, after checking that they can carry the promise.
 
         Examples
@@ -153,10 +152,8 @@ class Calibration:
     def verdicts(self, scores: Array, classes: Array | None = None, fdr: float | None = None) -> Verdicts:
         """Known where the p-value exceeds ``1 - tpr``; with `fdr`, where Benjamini-Hochberg does not flag it."""
         values = self.p_values(scores, classes)
-        if fdr is None:
-            known = values > 1 - self.tpr + 1e-12  # a p-value of exactly α is not above it, though 1 - 0.95 is rounded
-        else:
-            known = ~discoveries(values, fdr)
+        alpha = 1 - self.tpr + 1e-12  # a p-value of exactly α is not above it, though 1 - 0.95 is rounded
+        known = values > alpha if fdr is None else ~discoveries(values, fdr)
         return Verdicts(scores, values, known, classes)
 
 

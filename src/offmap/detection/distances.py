@@ -18,9 +18,9 @@ FLOAT32_CONDITION = 1e8  # up to here whitened coordinates keep four digits in f
 
 
 def whitening(covariance: Tensor) -> Tensor:
-    """R with R Rᵀ the pseudo-inverse of a covariance, so that a Mahalanobis distance is the length of (x - μ) R.
+    """R with R Rᵀ the pseudo-inverse of a covariance: a Mahalanobis distance is the length of (x - μ) R.
 
-    Directions whose variance is below NumPy's cut-off are left out, which is what the pseudo-inverse does. The result is
+    Directions whose variance is below NumPy's cut-off are left out, as the pseudo-inverse does. The result is
     float32, which is what scoring multiplies in, unless the covariance is so ill-conditioned that it must be float64.
 
     Examples
@@ -175,7 +175,7 @@ class SSD(Score):
     """
 
     name = "ssd"
-    paper = "Sehwag, Chiang & Mittal, SSD: A Unified Framework for Self-Supervised Outlier Detection, ICLR 2021; thesis l.1738"
+    paper = "Sehwag, Chiang & Mittal, SSD: Self-Supervised Outlier Detection, ICLR 2021; thesis l.1738"
     reads = ("features",)
     fits = ("features",)
 

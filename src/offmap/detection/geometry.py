@@ -34,14 +34,14 @@ def boundary_distances(logits: Tensor, weight: Tensor) -> Tensor:
 
 
 def gradient_norm(features: Tensor, logits: Tensor) -> Tensor:
-    """‖h‖₁ · ‖C·softmax(f) - 1‖₁: the L1 norm of the head's gradient of Σ_c -log p_c, in closed form (Huang et al. 2021)."""
+    """‖h‖₁ · ‖C·softmax(f) - 1‖₁: the L1 norm of the head's gradient of Σ_c -log p_c (Huang et al. 2021)."""
     classes = logits.shape[1]
     spread = (classes * log_probabilities(logits).exp() - 1).abs().sum(dim=1)
     return features.abs().sum(dim=1) * spread
 
 
 def regret(logits: Tensor, weakness: Tensor) -> Tensor:
-    """log Σ_c p_c / (p_c + p_c^κ (1 - p_c)): the pNML regret (Bibas et al. 2021, theorem 2), κ the weakness of support."""
+    """log Σ_c p_c / (p_c + p_c^κ (1 - p_c)): the pNML regret (Bibas et al. 2021), κ the weakness of support."""
     log_p = log_probabilities(logits)
     log_rest = torch.log(-torch.expm1(log_p.clamp(max=-TINY)))
     denominator = torch.logaddexp(log_p, weakness[:, None] * log_p + log_rest)
@@ -50,7 +50,7 @@ def regret(logits: Tensor, weakness: Tensor) -> Tensor:
 
 @register
 class SHE(Score):
-    """The inner product with the mean feature of the predicted class, over known inputs that were classified rightly."""
+    """The inner product with the predicted class's mean feature, over known inputs that were classified rightly."""
 
     name = "she"
     paper = "Zhang et al., Out-of-Distribution Detection based on In-Distribution Data Patterns Memorization, ICLR 2023"
@@ -153,7 +153,9 @@ class PNML(Score):
     """Minus the pNML regret: how much better any label could have been fitted after seeing it, given known features."""
 
     name = "pnml"
-    paper = "Bibas, Feder & Hassner, Single Layer Predictive Normalized Maximum Likelihood for OOD Detection, NeurIPS 2021"
+    paper = (
+        "Bibas, Feder & Hassner, Single Layer Predictive Normalized Maximum Likelihood for OOD Detection, NeurIPS 2021"
+    )
     reads = ("features", "head")
     fits = ("features",)
 
@@ -184,7 +186,9 @@ class GradNorm(Score):
     """The L1 norm of the gradient of the head under uniform targets, in closed form."""
 
     name = "gradnorm"
-    paper = "Huang, Geng & Li, On the Importance of Gradients for Detecting Distributional Shifts in the Wild, NeurIPS 2021"
+    paper = (
+        "Huang, Geng & Li, On the Importance of Gradients for Detecting Distributional Shifts in the Wild, NeurIPS 2021"
+    )
     reads = ("features", "logits")
     invariant_to_shift = True
 

@@ -99,9 +99,7 @@ class Detector:
         """Whether it can score."""
         return bool(self._states) and all(state is not None for state in self._states)
 
-    def fit(
-        self, known: Any, val: Any = None, outliers: Any = None, device: str | torch.device = "cpu"
-    ) -> Self:
+    def fit(self, known: Any, val: Any = None, outliers: Any = None, device: str | torch.device = "cpu") -> Self:
         """Fit on activations of known inputs, reading them in blocks, as often as exactness takes.
 
         Parameters
@@ -123,11 +121,14 @@ class Detector:
                 raise InputError(_needs_validation(self))
             from offmap.detection.search import choose
 
-            self._plan, self.trials = choose(self.components, acts, as_activations(val), as_activations(outliers), device)
+            self._plan, self.trials = choose(
+                self.components, acts, as_activations(val), as_activations(outliers), device
+            )
         self._begin(acts)
         while not self.is_fitted:
             self._read(acts, device)
-            if any([statistic.narrow() for kept in self._statistics for statistic in kept.values()]):
+            narrowed = [statistic.narrow() for kept in self._statistics for statistic in kept.values()]
+            if any(narrowed):
                 self._read(acts, device)
             self.finalize()
         return self
@@ -270,6 +271,17 @@ class Detector:
             if isinstance(component, Shaper):
                 block = component.shape(block, self._prepared(place, block))
         return block
+
+    def predict_classes(self, acts: Any, device: str | torch.device = "cpu") -> Array:
+        """The class with the largest logit after shaping: what the network would answer if it were shaped too."""
+        inputs = as_activations(acts)
+        self._check_input(inputs, fitting=False)
+        found = [np.empty(0, dtype=np.int64)]
+        with torch.no_grad():
+            for part in inputs.blocks():
+                block = self._shaped(Block.of(part, self._tensor_head(device), device), stop=len(self._plan) - 1)
+                found.append(block.logits.argmax(dim=1).cpu().numpy())
+        return np.concatenate(found)
 
     def calibrate(
         self, id_acts: Any, tpr: float = 0.95, by_class: bool = False, device: str | torch.device = "cpu"

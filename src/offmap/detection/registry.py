@@ -1,4 +1,4 @@
-"""Every method by name. The registry drives the text form, the command line, the docs, comparison and the common tests."""
+"""Every method by name: this drives the text form, the command line, the docs, comparison and the common tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def register(method: type[C]) -> type[C]:
     """
     taken = _registered.get(method.name)
     if taken is not None and (taken.__module__, taken.__qualname__) != (method.__module__, method.__qualname__):
-        raise InputError(f"the name {method.name!r} is taken by {taken.__module__}.{taken.__qualname__}; choose another")
+        raise InputError(
+            f"the name {method.name!r} is taken by {taken.__module__}.{taken.__qualname__}; choose another"
+        )
     if not method.name.isidentifier():
         raise InputError(f"{method.__qualname__}.name = {method.name!r}: a method's name is a plain word")
     _registered[method.name] = made = dataclass(frozen=True, repr=False)(method)

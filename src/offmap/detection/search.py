@@ -1,4 +1,4 @@
-"""Choosing parameters given as ``auto``, on validation data only: held-out known inputs against outliers such as noise."""
+"""Choosing parameters given as ``auto``, on validation data only: held-out known inputs against outliers."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def choose(
     for candidate in candidates(components, len(known)):
         detector = Detector(candidate).fit(known, device=device)
         inside, outside = detector.score(val, device), detector.score(outliers, device)
-        trial = {"spec": repr(detector), "fpr95": fpr_at_tpr(inside, outside), "auroc": auroc(inside, outside)}
-        trials.append(trial)
-        rank = (trial["fpr95"], -trial["auroc"], -gap(inside, outside))
+        fpr95, area = fpr_at_tpr(inside, outside), auroc(inside, outside)
+        trials.append({"spec": repr(detector), "fpr95": fpr95, "auroc": area})
+        rank = (fpr95, -area, -gap(inside, outside))
         if best is None or rank < best[0]:
             best = rank, candidate
     assert best is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -50,8 +50,8 @@ def largest(values: Tensor, k: int) -> Tensor:
 class _Sparsifier(Shaper):
     """A head of which only some weights are kept; subclasses say which."""
 
-    reads = ("features", "head")
-    fits = ("head",)
+    reads: ClassVar[tuple[str, ...]] = ("features", "head")
+    fits: ClassVar[tuple[str, ...]] = ("head",)
     shown = ("p",)
     shapes = "head"
     fits_unshaped = True
@@ -204,7 +204,9 @@ class WeightPruning(_Sparsifier):
     """Drops the weights of smallest magnitude (Han et al. 2015)."""
 
     name = "weight_pruning"
-    paper = "Han et al., Learning both Weights and Connections for Efficient Neural Networks, NeurIPS 2015; thesis l.1460"
+    paper = (
+        "Han et al., Learning both Weights and Connections for Efficient Neural Networks, NeurIPS 2015; thesis l.1460"
+    )
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
         """The k largest magnitudes."""
