@@ -93,9 +93,7 @@ class Graph:
 
     def __repr__(self) -> str:
         rank = 0 if self.factors is None else self.factors.shape[1]
-        edges = (
-            0 if self.base is None else int(self.base.nnz if sparse.issparse(self.base) else self.base.size)
-        )
+        edges = 0 if self.base is None else int(self.base.nnz if sparse.issparse(self.base) else self.base.size)
         return f"Graph({self.n_nodes} nodes, {edges} stored edges, {rank} factors)"
 
 
@@ -122,9 +120,7 @@ def as_graph(graph: Graph | Matrix) -> Graph:
 def inverse_root(degrees: Array) -> Array:
     """``1/sqrt(degree)``, and 0 for a node without edges; a negative degree is refused."""
     if degrees.size and degrees.min() < -1e-9 * max(float(np.abs(degrees).max()), 1.0):
-        raise InputError(
-            f"a node has degree {degrees.min():.3g}: weights must not be negative; clip similarities at 0"
-        )
+        raise InputError(f"a node has degree {degrees.min():.3g}: weights must not be negative; clip similarities at 0")
     positive = degrees > 0
     return np.where(positive, 1.0 / np.sqrt(np.where(positive, degrees, 1.0)), 0.0)
 

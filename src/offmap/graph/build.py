@@ -72,8 +72,8 @@ def knn_graph(
     if metric == "cosine" or weights == "cosine":
         unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         rows = unit if metric == "cosine" else rows
-    distances, indices = Bank.of(rows).search(rows, k + 1)
-    distances, indices = _without_self(np.asarray(distances, dtype=np.float64), np.asarray(indices))
+    found, near = Bank.of(rows, normalize=False).search(rows, k + 1)
+    distances, indices = _without_self(np.asarray(found, dtype=np.float64), near)
     starts = np.repeat(np.arange(n), k)
     ends = indices.reshape(-1)
     if weights == "binary":
@@ -196,14 +196,10 @@ def add_labels(
     _weights(eta_u, eta_l)
     given = _labels(labels)
     if len(given) != whole.n_nodes:
-        raise InputError(
-            f"add_labels: {len(given)} labels for {whole.n_nodes} nodes; use -1 where unlabelled"
-        )
+        raise InputError(f"add_labels: {len(given)} labels for {whole.n_nodes} nodes; use -1 where unlabelled")
     extra = np.sqrt(eta_l) * label_connections(given, transition)
     base = None if whole.base is None else whole.base * eta_u
-    return Graph(
-        base, extra if whole.factors is None else _side_by_side(whole.factors * np.sqrt(eta_u), extra)
-    )
+    return Graph(base, extra if whole.factors is None else _side_by_side(whole.factors * np.sqrt(eta_u), extra))
 
 
 def augmentation_graph(
@@ -250,14 +246,10 @@ def augmentation_graph(
         raise InputError(f"augmentation_graph(T of shape {matrix.shape}): nodes × sources is needed")
     given = np.full(matrix.shape[1], -1) if labels is None else _labels(labels)
     if len(given) != matrix.shape[1]:
-        raise InputError(
-            f"augmentation_graph: {len(given)} labels but {matrix.shape[1]} sources (columns of T)"
-        )
+        raise InputError(f"augmentation_graph: {len(given)} labels but {matrix.shape[1]} sources (columns of T)")
     free = np.arange(len(given)) if setting == "sorl" else np.flatnonzero(given < 0)
     if not len(free):
-        raise InputError(
-            "augmentation_graph(setting='nscl'): there is no unlabelled source (-1) to discover in"
-        )
+        raise InputError("augmentation_graph(setting='nscl'): there is no unlabelled source (-1) to discover in")
     alone = matrix[:, free] * np.sqrt(eta_u / len(free))
     if not (given >= 0).any():
         return Graph(None, alone)

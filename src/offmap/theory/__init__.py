@@ -1,0 +1,89 @@
+"""The theory of the thesis as diagnostics: does a method's assumption hold on this network and this data?
+
+Every formula is a function on NumPy arrays; reports are small objects whose text is one honest sentence.
+"""
+
+from offmap.metrics.kmeans_measure import kmeans_measure
+from offmap.theory.contrast import (
+    alignment_identity,
+    alignment_loss,
+    evidence_bound,
+    mean_classifier_bound,
+    optimal_prototypes,
+    simclr_loss,
+    simclr_matrix,
+    vmf_posterior,
+)
+from offmap.theory.density import (
+    bayes_threshold,
+    cap_area,
+    id_posterior,
+    intrinsic_dimension,
+    knn_density,
+    neighbour_report,
+)
+from offmap.theory.normality import henze_zirkler, normality_by_class
+from offmap.theory.perturbation import (
+    class_perturbation,
+    intuitive_bound,
+    kmeans_measure_change,
+    kmeans_measure_derivative,
+    measure_gradient,
+    perturbation_report,
+)
+from offmap.theory.rectified import esn_excess, esn_mean, esn_pdf, esn_reduction, fit_esn, reduction_surface
+from offmap.theory.residuals import (
+    coverage,
+    discovery_bound,
+    ignorance_degree,
+    linear_probe_error,
+    residual,
+    residual_identity,
+)
+from offmap.theory.sparsified import sparsity_profile, variance_reduction, variance_split
+from offmap.theory.toys import nscl_residual, nscl_threshold, nscl_toy, sorl_toy
+
+__all__ = [
+    "alignment_identity",
+    "alignment_loss",
+    "bayes_threshold",
+    "cap_area",
+    "class_perturbation",
+    "coverage",
+    "discovery_bound",
+    "esn_excess",
+    "esn_mean",
+    "esn_pdf",
+    "esn_reduction",
+    "evidence_bound",
+    "fit_esn",
+    "henze_zirkler",
+    "id_posterior",
+    "ignorance_degree",
+    "intrinsic_dimension",
+    "intuitive_bound",
+    "kmeans_measure",
+    "kmeans_measure_change",
+    "kmeans_measure_derivative",
+    "knn_density",
+    "linear_probe_error",
+    "mean_classifier_bound",
+    "measure_gradient",
+    "neighbour_report",
+    "normality_by_class",
+    "nscl_residual",
+    "nscl_threshold",
+    "nscl_toy",
+    "optimal_prototypes",
+    "perturbation_report",
+    "reduction_surface",
+    "residual",
+    "residual_identity",
+    "simclr_loss",
+    "simclr_matrix",
+    "sorl_toy",
+    "sparsity_profile",
+    "variance_reduction",
+    "variance_split",
+    "vmf_posterior",
+]
