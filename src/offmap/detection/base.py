@@ -32,10 +32,14 @@ Statistics = dict[str, Any]
 
 @dataclass(frozen=True)
 class Context:
-    """What is known when statistics are solved: the network's head and the shapers before this component."""
+    """What is known when statistics are solved: the network's head and the shapers before this component.
+
+    `shapers` is a short text that changes with any of these shapers or their state, empty when there are none.
+    """
 
     head: TensorHead | None
     shape: Callable[[Block], Block]
+    shapers: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Component:
 
     Class attributes declare it: `name` in the text form; `paper` it comes from; `reads` what scoring needs of
     ``features``, ``logits``, ``head``; `fits` what fitting needs of the same and ``labels``; `shown` the parameters
-    that the text form always prints; `grid` the values that ``auto`` tries.
+    that the text form always prints; `grid` the values that ``auto`` tries; `example` a text form that can be made,
+    where the bare name cannot.
     """
 
     name: ClassVar[str] = ""
@@ -53,6 +58,7 @@ class Component:
     fits: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[str, ...]] = ()
     grid: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    example: ClassVar[str] = ""
     keeps_rows: ClassVar[bool] = False
     """Its statistics are rows as the network gave them, shaped when solved: one reading is enough after any shaper."""
     fits_unshaped: ClassVar[bool] = False
@@ -100,6 +106,11 @@ class Component:
     def requests(self, state: State | None, shape: Callable[[Block], Block]) -> tuple[Request, ...]:
         """What must be asked of the network beyond features and logits, before fitting (no state) and after."""
         return ()
+
+    @property
+    def own_pass(self) -> bool:
+        """Whether `view` takes another pass than the plain one; only one part of a detector can."""
+        return False
 
     def view(self, block: Block, state: State) -> Block:
         """The block as the pass that this method asked for saw it; by default the plain pass."""

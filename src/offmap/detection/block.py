@@ -11,6 +11,7 @@ from torch import Tensor
 
 from offmap.activations import Activations, Array, Head
 from offmap.errors import InputError, MissingError
+from offmap.requests import Request
 
 
 @dataclass(frozen=True)
@@ -116,17 +117,8 @@ class Block:
         return self.extras[name]
 
     def with_features(self, features: Tensor) -> Block:
-        """The block with other features, its logits to be computed from them."""
-        self.require_head_for_features()
+        """The block with other features; given logits no longer hold, they follow from the head when asked for."""
         return replace(self, given_features=features, given_logits=None)
-
-    def require_head_for_features(self) -> None:
-        """Shaped features need a head where logits were given: those logits are no longer true."""
-        if self.given_logits is not None and self.head is None:
-            raise MissingError(
-                "shaping changes the features, so the given logits no longer hold: "
-                "pass head=offmap.Head(weight, bias) to Activations to recompute them"
-            )
 
     def with_head(self, weight: Tensor, bias: Tensor) -> Block:
         """The block seen through another head."""
@@ -136,9 +128,10 @@ class Block:
         """The block with other logits over the same features."""
         return replace(self, given_logits=logits)
 
-    def seen_as(self, features: Tensor | None, logits: Tensor | None) -> Block:
-        """The block as another pass of the network saw it."""
-        return replace(self, given_features=features, given_logits=logits)
+    def seen_in(self, request: Request) -> Block:
+        """The block as another pass of the network saw it, one that gives features and logits."""
+        features, logits = request.outputs
+        return replace(self, given_features=self.extra(features), given_logits=self.extra(logits))
 
 
 def _tensor(array: Array, device: str | torch.device, name: str) -> Tensor:

@@ -126,12 +126,16 @@ class Mahalanobis(Score):
 
         return (Perturbed(self.epsilon, closeness, self._pass_name(state)),)
 
+    @property
+    def own_pass(self) -> bool:
+        """Only with a step."""
+        return self.epsilon > 0
+
     def view(self, block: Block, state: State) -> Block:
         """The perturbed pass."""
         if self.epsilon == 0:
             return block
-        features, logits = Perturbed(self.epsilon, lambda f, _: f, self._pass_name(state)).outputs
-        return block.seen_as(block.extra(features), block.extra(logits))
+        return block.seen_in(Perturbed(self.epsilon, lambda f, _: f, self._pass_name(state)))
 
     def _pass_name(self, state: State) -> str:
         return f"mahalanobis-{digest(state)}"

@@ -79,4 +79,4 @@ def method(name: str) -> type[Component]:
 
 def example_specs() -> list[str]:
     """A text form for every method that makes a whole detector: shapers are followed by energy."""
-    return [name if issubclass(kind, Score) else f"{name}|energy" for name, kind in methods().items()]
+    return [(kind.example or name) + ("" if issubclass(kind, Score) else "|energy") for name, kind in methods().items()]

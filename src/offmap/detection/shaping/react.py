@@ -120,12 +120,14 @@ class ReAct(Shaper):
             return (self._edited(state),)
         return (self._sketch,) if self.c is None else (Edited(self.layer, Clamp(float(self.c))),)
 
+    @property
+    def own_pass(self) -> bool:
+        """Only for an inner layer."""
+        return self.layer is not None
+
     def view(self, block: Block, state: State) -> Block:
         """The pass cut at the inner layer."""
-        if self.layer is None:
-            return block
-        features, logits = self._edited(state).outputs
-        return block.seen_as(block.extra(features), block.extra(logits))
+        return block if self.layer is None else block.seen_in(self._edited(state))
 
 
 @register
