@@ -48,12 +48,12 @@ def save(path: str | os.PathLike[str], kind: str, config: Mapping[str, Any], ten
     >>> store.load(file).config
     {'k': 3}
     """
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    arrays = {name: _plain(array) for name, array in tensors.items()}
     header = {
         "format": FORMAT,
         "kind": kind,
         "config": dict(config),
-        "sha256": _digest(config, arrays),
+        "sha256": _digest(kind, config, arrays),
     }
     write_atomically(path, to_bytes(arrays, metadata={_KEY: json.dumps(header)}))
 
@@ -76,7 +76,7 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> Stored:
         raise StoreError(f"{file}: format {header['format']}, this version of offmap reads format {FORMAT}")
     if kind is not None and header["kind"] != kind:
         raise StoreError(f"{file}: holds a {header['kind']}, not a {kind}")
-    if header["sha256"] != _digest(header["config"], tensors):
+    if header["sha256"] != _digest(header["kind"], header["config"], tensors):
         raise StoreError(f"{file}: the checksum does not match, the file was altered or damaged")
     return Stored(header["kind"], header["config"], tensors)
 
@@ -94,8 +94,12 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
             os.fsync(stream.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, file)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"{file}: could not be written ({error.strerror}); what was there before is untouched"
+            ) from error
         raise
     _sync_folder(file.parent)
 
@@ -114,10 +118,15 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _digest(config: Mapping[str, Any], tensors: Tensors) -> str:
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers in rows one after the other and in this machine's byte order; a scalar stays a scalar."""
+    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+
+
+def _digest(kind: str, config: Mapping[str, Any], tensors: Tensors) -> str:
+    digest = hashlib.sha256(json.dumps([FORMAT, kind, config], sort_keys=True).encode())
     for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
+        array = tensors[name]
         digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Self
 
@@ -15,14 +15,18 @@ import torch
 
 from offmap import store
 from offmap.activations import Activations, Array, Head
-from offmap.detection.base import AUTO, Component, Context, Score, Shaper, State
+from offmap.detection.base import AUTO, Component, Context, Score, Shaper, State, digest
 from offmap.detection.block import Block, TensorHead
 from offmap.detection.calibrate import Calibration, Verdicts
+from offmap.detection.checks import check_input, check_order, required, same_head
 from offmap.detection.grammar import parse
+from offmap.detection.statistics import Deaf
 from offmap.errors import InputError, MissingError, NotFittedError, StoreError
-from offmap.requests import Needs
+from offmap.requests import Needs, Request
 
 KIND = "detector"
+
+Again = set[tuple[int, str]]  # place and name of statistics that read the data a second time
 
 
 class Detector:
@@ -49,11 +53,12 @@ class Detector:
 
     def __init__(self, components: Sequence[Component]) -> None:
         self.components = tuple(components)
-        _check_order(self.components)
+        check_order(self.components)
         self._plan = self.components  # the same, with every `auto` decided
         self._statistics: list[dict[str, Any]] = []  # per component; emptied when solved
         self._states: list[State | None] = []  # per component; None until solved
         self._read_through: set[int] = set()  # components whose statistics have seen all the data
+        self._shown = 0  # inputs in this reading of the data
         self._ready: dict[tuple[int, str], Any] = {}
         self.head: Head | None = None
         self.width: int | None = None
@@ -70,29 +75,33 @@ class Detector:
         return "|".join(map(repr, self._plan))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters, named ``component__parameter``."""
+        """All parameters, named ``component__parameter``; of a method used twice, ``react-1__…`` and ``react-2__…``."""
+        names = [component.name for component in self.components]
         return {
-            f"{component.name}__{name}": value
-            for component in self.components
-            for name, value in asdict(component).items()
+            f"{name}-{names[: place + 1].count(name)}__{field}" if names.count(name) > 1 else f"{name}__{field}": value
+            for place, (name, component) in enumerate(zip(names, self.components, strict=True))
+            for field, value in asdict(component).items()
         }
 
     @property
     def needs(self) -> Needs:
         """What it reads: for fitting before it is fitted, for scoring afterwards. Pass it to `Network.extract`."""
-        wanted = {word for component in self._plan for word in component.reads}
-        if not self.is_fitted:
-            wanted |= {word for component in self._plan for word in component.fits}
-        fitted = self.is_fitted or not any(component.fits for component in self._plan)
-        requests = [
-            request
-            for place, component in enumerate(self._plan)
-            for request in component.requests(
-                (self._states[place] if self._states else {}) if fitted else None, partial(self._shaped, stop=place)
-            )
-        ]
+        wanted = required(self._plan, fitting=not self.is_fitted)
+        if not self._states and not self._fits:
+            return Detector(self._plan).finalize().needs
+        requests: list[Request] = []
+        solved = True  # so far: what stands behind a component that is not cannot say yet what it will ask for
+        for place, component in enumerate(self._plan):
+            state = self._states[place] if self._states else None
+            solved = solved and state is not None
+            requests += component.requests(state if solved else None, partial(self._shaped_with_head, stop=place))
         own = Needs("features" in wanted, "logits" in wanted, "head" in wanted, "labels" in wanted, tuple(requests))
         return own | Needs()
+
+    @property
+    def _fits(self) -> bool:
+        """Whether there is anything to fit."""
+        return any(component.fits for component in self._plan)
 
     @property
     def is_fitted(self) -> bool:
@@ -127,11 +136,19 @@ class Detector:
         self._begin(acts)
         while not self.is_fitted:
             self._read(acts, device)
-            narrowed = [statistic.narrow() for kept in self._statistics for statistic in kept.values()]
-            if any(narrowed):
-                self._read(acts, device)
+            if again := self._narrowed():
+                self._read(acts, device, again)
             self.finalize()
         return self
+
+    def _narrowed(self) -> Again:
+        """The statistics that a second reading makes exact."""
+        return {
+            (place, name)
+            for place, kept in enumerate(self._statistics)
+            for name, statistic in kept.items()
+            if place not in self._read_through and statistic.narrow()
+        }
 
     def _forget(self) -> None:
         fresh = Detector(self.components)
@@ -146,9 +163,9 @@ class Detector:
         self._states = [None] * len(self._plan)
         self._solve()
 
-    def _read(self, acts: Activations, device: str | torch.device) -> None:
+    def _read(self, acts: Activations, device: str | torch.device, again: Again | None = None) -> None:
         for part in acts.blocks():
-            self.update(part, device)
+            self._show(part, device, again)
 
     def update(self, block: Any, device: str | torch.device = "cpu") -> Self:
         """Show it a block of known inputs; call `finalize` after the last one.
@@ -159,32 +176,57 @@ class Detector:
         acts = as_activations(block)
         if self._plan is self.components and self._has_auto:
             raise InputError(_needs_validation(self))
+        if len(acts) == 0:
+            return self
         if not self._states:
             self._begin(acts)
-        elif self.is_fitted and any(component.fits for component in self._plan):
+        elif self.is_fitted and self._fits:
             raise InputError(f"{self}: already finalized; start anew with offmap.detector('{self}')")
-        self._check_input(acts, fitting=True)
-        with torch.no_grad():
-            self._observe(Block.of(acts, self._tensor_head(device), device, tuple(acts.extras)))
+        self._show(acts, device)
         return self
 
-    def _observe(self, raw: Block) -> None:
-        seen, blocked = raw, False
+    def _show(self, acts: Activations, device: str | torch.device, again: Again | None = None) -> None:
+        self._check_input(acts, fitting=True)
+        with torch.no_grad():
+            self._observe(Block.of(acts, self._tensor_head(device), device, tuple(acts.extras)), again)
+        self._shown += len(acts)
+
+    def _observe(self, raw: Block, again: Again | None) -> None:
+        viewed = raw
+        for component, state in zip(self._plan[:-1], self._states, strict=False):
+            viewed = viewed if state is None else component.view(viewed, state)
+        seen: Block | None = viewed
         for place, component in enumerate(self._plan):
-            unshaped = component.keeps_rows or component.fits_unshaped
-            if self._statistics[place] and place not in self._read_through and (unshaped or not blocked):
-                component.observe(self._statistics[place], raw if unshaped else seen)
-            state = self._states[place]
-            blocked = blocked or state is None
-            if state is not None and not blocked and isinstance(component, Shaper):
-                seen = component.shape(component.view(seen, state), self._prepared(place, seen))
+            if self._statistics[place] and place not in self._read_through and self._can_read(place):
+                fitting = raw if component.fits_unshaped else viewed if component.keeps_rows else seen
+                assert fitting is not None
+                component.observe(self._asking(place, again), fitting)
+            if self._states[place] is None:
+                seen = None  # what comes behind waits for another reading
+            elif seen is not None and isinstance(component, Shaper):
+                seen = component.shape(seen, self._prepared(place, seen))
+
+    def _can_read(self, place: int) -> bool:
+        """Whether this reading of the data is one that the component at this place can be fitted on."""
+        component = self._plan[place]
+        unsolved = [self._plan[before] for before in range(place) if self._states[before] is None]
+        if component.keeps_rows:
+            unsolved = [before for before in unsolved if before.own_pass]
+        return component.fits_unshaped or not unsolved
+
+    def _asking(self, place: int, again: Again | None) -> dict[str, Any]:
+        """The statistics to show data to: all of them, or in a second reading those that asked for it."""
+        kept = self._statistics[place]
+        if again is None:
+            return kept
+        return {name: statistic if (place, name) in again else Deaf() for name, statistic in kept.items()}
 
     def merge(self, other: Detector) -> Self:
         """Take in what another detector of the same kind was shown, as if it had been shown here."""
-        if other.chosen != self.chosen:
+        if other._plan != self._plan:
             raise InputError(f"{other.chosen} cannot be merged into {self.chosen}: both must have the same text form")
         if self.is_fitted or other.is_fitted:
-            if any(component.fits for component in self._plan):
+            if self._fits:
                 raise InputError("merge before finalize: a fitted detector no longer has its statistics")
             return self
         if not other._states:
@@ -197,23 +239,29 @@ class Detector:
                 f"{other.width} features and {other.n_classes} classes there, {self.width} and {self.n_classes} here; "
                 "both must come from the same network"
             )
-        for mine, theirs in zip(self._statistics, other._statistics, strict=True):
-            for name, statistic in mine.items():
-                statistic.merge(theirs[name])
+        if not same_head(self.head, other.head):
+            raise InputError("the heads differ; both must come from the same network")
+        if self._read_through != other._read_through:
+            raise InputError(
+                f"{self}: one has ended a reading of the data that the other has not; merge all parts of a reading, "
+                "finalize, then give copies of the result the parts of the next"
+            )
+        for place, (mine, theirs) in enumerate(zip(self._statistics, other._statistics, strict=True)):
+            if place not in self._read_through:  # else both hold the same whole
+                for name, statistic in mine.items():
+                    statistic.merge(theirs[name])
+        self._shown += other._shown
         return self
 
     def finalize(self) -> Self:
         """End a reading of the data: solve all that it was enough for."""
+        if self._fits and not self.is_fitted and not self._shown:
+            raise NotFittedError(f"{self}: nothing was seen; call update(block) before finalize()")
         if not self._states:
-            if any(component.fits for component in self._plan):
-                raise NotFittedError(f"{self}: nothing was seen; call update(block) before finalize()")
             self._statistics, self._states = [{} for _ in self._plan], [None for _ in self._plan]
-        blocked = False
-        for place, component in enumerate(self._plan):
-            if component.keeps_rows or component.fits_unshaped or not blocked:
-                self._read_through.add(place)
-            blocked = blocked or self._states[place] is None
+        self._read_through |= {place for place in range(len(self._plan)) if self._can_read(place)}
         self._solve()
+        self._shown = 0
         return self
 
     def _solve(self) -> None:
@@ -222,10 +270,21 @@ class Detector:
             ready = place in self._read_through or not self._statistics[place]
             upstream = component.fits_unshaped or all(state is not None for state in self._states[:place])
             if self._states[place] is None and ready and upstream:
-                context = Context(self._tensor_head("cpu"), partial(self._shaped, stop=place))
+                shape = partial(self._shaped, stop=place)
+                context = Context(self._tensor_head("cpu"), shape, self._fingerprint(place))
                 with torch.no_grad():
                     self._states[place] = component.solve(self._statistics[place], context)
                 self._statistics[place] = {}
+
+    def _fingerprint(self, place: int) -> str:
+        """A short text that changes with any shaper before this place or its state; empty when there are none."""
+        before = zip(self._plan[:place], self._states, strict=False)
+        states = {
+            f"{at}|{shaper}|{name}": tensor
+            for at, (shaper, state) in enumerate(before)
+            for name, tensor in {"": torch.empty(0), **(state or {})}.items()
+        }
+        return digest(states) if states else ""
 
     def score(self, acts: Any, device: str | torch.device = "cpu") -> Array:
         """How well each input is known: one number per input, higher = known.
@@ -282,6 +341,9 @@ class Detector:
                 block = self._shaped(Block.of(part, self._tensor_head(device), device), stop=len(self._plan) - 1)
                 found.append(block.logits.argmax(dim=1).cpu().numpy())
         return np.concatenate(found)
+
+    def _shaped_with_head(self, block: Block, stop: int) -> Block:
+        return self._shaped(replace(block, head=block.head or self._tensor_head(block.device)), stop)
 
     def calibrate(
         self, id_acts: Any, tpr: float = 0.95, by_class: bool = False, device: str | torch.device = "cpu"
@@ -369,6 +431,7 @@ class Detector:
             "chosen": self.chosen,
             "solved": [state is not None for state in self._states],
             "read_through": sorted(self._read_through),
+            "shown": self._shown,
             "width": self.width,
             "n_classes": self.n_classes,
             "trials": self.trials,
@@ -383,7 +446,7 @@ class Detector:
         detector = cls(parse(config["spec"]))
         detector._plan = parse(config["chosen"])
         detector.width, detector.n_classes, detector.trials = config["width"], config["n_classes"], config["trials"]
-        detector._read_through = set(config["read_through"])
+        detector._read_through, detector._shown = set(config["read_through"]), config["shown"]
         for place, solved in enumerate(config["solved"]):
             state = _below(f"{place}/state/", tensors)
             detector._states.append(
@@ -433,33 +496,11 @@ class Detector:
         if not fitting and not self.is_fitted:
             half = "read the data once more with update() and finalize()" if self._read_through else "call fit() first"
             raise NotFittedError(f"{self}: not fitted; {half}")
-        words = {word: c for c in self._plan for word in (*c.reads, *(c.fits if fitting else ()))}
-        head = acts.head is not None or self.head is not None
-        there = {
-            "features": acts.has_features,
-            "logits": acts.has_logits or (head and acts.has_features),
-            "head": head,
-            "labels": acts.labels is not None,
-        }
-        for word, component in words.items():
-            if not there[word]:
-                raise MissingError(f"{component} needs {word}: {_WAYS_OUT[word]}")
+        check_input(self._plan, acts, self.head, fitting)
         if self.width is not None and acts.has_features and acts.features.shape[1] != self.width:
             raise InputError(f"{acts.features.shape[1]} features per input; {self} was fitted on {self.width}")
         if self.n_classes is not None and acts.has_logits and acts.n_classes != self.n_classes:
             raise InputError(f"{acts.n_classes} logits per input; {self} was fitted on {self.n_classes}")
-        if fitting and "labels" in words and acts.has_logits and len(acts):
-            assert acts.labels is not None
-            if acts.labels.max() >= acts.n_classes:
-                raise InputError(f"label {acts.labels.max()}: the network knows classes 0 to {acts.n_classes - 1}")
-
-
-_WAYS_OUT = {
-    "features": "pass them to offmap.Activations(features, ...)",
-    "logits": "pass logits=... or head=offmap.Head(weight, bias) to Activations",
-    "head": "pass head=offmap.Head(weight, bias) to Activations",
-    "labels": "pass labels=... to Activations",
-}
 
 
 def detector(spec: str | Component | Detector) -> Detector:
@@ -489,21 +530,3 @@ def _needs_validation(detector: Detector) -> str:
         f"{detector}: auto is chosen on validation data only; call "
         "fit(known, val=held_out_known, outliers=net.noise(1000, shape)), or give a value"
     )
-
-
-def _check_order(components: tuple[Component, ...]) -> None:
-    text = "|".join(map(repr, components))
-    if not components or not isinstance(components[-1], Score):
-        raise InputError(f"{text or 'nothing'}: a detector ends in a score, for example {text or 'react(90)'}|energy")
-    score = components[-1]
-    for component in components[:-1]:
-        if not isinstance(component, Shaper):
-            raise InputError(f"{text}: {component} is a score, and only the last part can be one")
-        if not set(_REACHES[component.shapes]) & set(score.reads):
-            raise InputError(
-                f"{text}: {component.name} changes the {component.shapes}, but {score.name} reads "
-                f"{' and '.join(score.reads)} only, so the shaper would do nothing"
-            )
-
-
-_REACHES = {"features": ("features", "logits"), "head": ("logits", "head"), "logits": ("logits",)}

@@ -1,0 +1,89 @@
+"""What must hold before components are put in a row, and before activations are shown to them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from offmap.activations import Activations, Head
+from offmap.detection.base import Component, Score, Shaper
+from offmap.errors import InputError, MissingError
+
+_REACHES = {"features": ("features", "logits"), "head": ("logits", "head"), "logits": ("logits",)}
+
+_WAYS_OUT = {
+    "features": "pass them to offmap.Activations(features, ...)",
+    "logits": "pass logits=... or head=offmap.Head(weight, bias) to Activations",
+    "head": "pass head=offmap.Head(weight, bias) to Activations",
+    "labels": "pass labels=... to Activations",
+}
+
+
+def check_order(components: Sequence[Component]) -> None:
+    """Refuse a row of components of which some would do nothing, with a sentence that says why."""
+    text = "|".join(map(repr, components))
+    if not components or not isinstance(components[-1], Score):
+        example = f"{text}|energy" if text else "react(90)|energy"
+        raise InputError(f"{text or 'nothing'}: a detector ends in a score, for example {example}")
+    score = components[-1]
+    for component in components[:-1]:
+        if not isinstance(component, Shaper):
+            raise InputError(f"{text}: {component} is a score, and only the last part can be one")
+        if not set(_REACHES[component.shapes]) & set(score.reads):
+            raise InputError(
+                f"{text}: {component.name} changes the {component.shapes}, but {score.name} reads "
+                f"{' and '.join(score.reads)} only, so the shaper would do nothing"
+            )
+    for before, after in itertools.combinations(components, 2):
+        anew = isinstance(after, Shaper) and after.shapes != "logits"
+        if anew and isinstance(before, Shaper) and before.shapes == "logits":
+            raise InputError(
+                f"{text}: {after.name} computes the logits anew, so that what {before.name} does to them "
+                f"would be lost; put {before.name} after {after.name}"
+            )
+        if before.own_pass and after.own_pass:
+            raise InputError(f"{text}: {before} and {after} each ask for a pass of their own; keep one of them")
+
+
+def required(components: Sequence[Component], fitting: bool) -> dict[str, Component]:
+    """Which of features, logits, head and labels must be there, and a component that says so."""
+    score = components[-1]
+    needed: dict[str, Component] = {}
+    for component in components:
+        words = set(component.reads) | (set(component.fits) if fitting else set())
+        if isinstance(component, Shaper) and not {"logits", "head"} & set(score.reads):
+            words -= set(component.reads) & {"head"}  # no logits to compute anew
+        needed |= {word: component for word in sorted(words) if word not in needed}
+    return needed
+
+
+def check_input(components: Sequence[Component], acts: Activations, head: Head | None, fitting: bool) -> None:
+    """Refuse activations that lack what these components read, with the way to give it."""
+    needed = required(components, fitting)
+    with_head = acts.head is not None or head is not None
+    there = {
+        "features": acts.has_features,
+        "logits": acts.has_logits or (with_head and acts.has_features),
+        "head": with_head,
+        "labels": acts.labels is not None,
+    }
+    for word, component in needed.items():
+        if not there[word]:
+            raise MissingError(f"{component} needs {word}: {_WAYS_OUT[word]}")
+    if fitting and "labels" in needed and len(acts):
+        assert acts.labels is not None
+        if acts.labels.min() < 0:
+            raise InputError("labels hold negative numbers; fit on labelled inputs only: acts[acts.labels >= 0]")
+        if acts.has_logits and acts.labels.max() >= acts.n_classes:
+            raise InputError(f"label {acts.labels.max()}: the network knows classes 0 to {acts.n_classes - 1}")
+    if fitting and head is not None and acts.head is not None and not same_head(head, acts.head):
+        raise InputError("these inputs come with another head than the earlier ones; fit on one network's activations")
+
+
+def same_head(one: Head | None, other: Head | None) -> bool:
+    """Whether two heads are the same numbers; none is like none only."""
+    if one is other or one is None or other is None:
+        return one is other
+    return np.array_equal(one.weight, other.weight) and np.array_equal(one.bias, other.bias)
