@@ -34,6 +34,7 @@ format: $(READY)  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 docs: $(READY)  ## the documentation site, in site/
+	$(BIN)/python docs/gen_methods.py
 	$(BIN)/mkdocs build --strict
 
 clean:  ## remove what was built, but not the environment
