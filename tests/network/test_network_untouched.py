@@ -79,7 +79,12 @@ def test_every_request_leaves_everything_as_it_was(request_: Request, seed: int)
 
 @pytest.mark.parametrize(
     "request_",
-    [Perturbed(0.01, _broken, "broken"), Layer("nowhere", "mean"), Edited("fc", Clamp(1.0)), Edited("drop", RemoveRank1())],
+    [
+        Perturbed(0.01, _broken, "broken"),
+        Layer("nowhere", "mean"),
+        Edited("fc", Clamp(1.0)),
+        Edited("drop", RemoveRank1()),
+    ],
     ids=lambda request: request.key,
 )
 def test_failing_requests_leave_everything_as_it_was(request_: Request) -> None:

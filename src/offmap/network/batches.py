@@ -76,8 +76,6 @@ def read_batches(loader: Any, labels: Any = None, batch_size: int = 128) -> Iter
     >>> [(batch.start, batch.size) for batch in read_batches(np.zeros((5, 2)), batch_size=2)]
     [(0, 2), (2, 2), (4, 1)]
     """
-    if batch_size < 1:
-        raise InputError(f"batch_size={batch_size}: a batch holds at least one input")
     given = None if labels is None else as_array(labels, "labels")
     start = 0
     with_labels: bool | None = None
@@ -93,9 +91,7 @@ def read_batches(loader: Any, labels: Any = None, batch_size: int = 128) -> Iter
             found = as_array(own, "labels")
         _check_labels(found, start, size, given is not None)
         if with_labels is not None and with_labels != (found is not None):
-            raise InputError(
-                f"input {start}: some batches come with labels and some without; give all or none"
-            )
+            raise InputError(f"input {start}: some batches come with labels and some without; give all or none")
         with_labels = found is not None
         yield Batch(inputs, found, start, size)
         start += size
@@ -105,10 +101,17 @@ def read_batches(loader: Any, labels: Any = None, batch_size: int = 128) -> Iter
         raise InputError(f"labels: {len(given)} labels for {start} inputs; give one per input")
 
 
+def checked_batch_size(batch_size: int) -> int:
+    """How many inputs make a batch: at least one."""
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size}: a batch holds at least one input")
+    return batch_size
+
+
 def batch_count(loader: Any, batch_size: int) -> int | None:
     """How many batches there will be, when that is known beforehand."""
     if is_array(loader):
-        return -(-len(loader) // batch_size)
+        return -(-len(loader) // checked_batch_size(batch_size))
     try:
         return len(loader)
     except TypeError:
@@ -126,7 +129,8 @@ def require_labels(batch: Batch) -> None:
 
 def _items(loader: Any, batch_size: int) -> Iterable[Any]:
     if is_array(loader):
-        return (loader[start : start + batch_size] for start in range(0, len(loader), batch_size))
+        step = checked_batch_size(batch_size)
+        return (loader[start : start + step] for start in range(0, len(loader), step))
     if isinstance(loader, str | bytes | Mapping) or not isinstance(loader, Iterable):
         raise InputError(
             f"extract({type(loader).__name__}): give a DataLoader, an iterable of batches, or one array "
@@ -151,9 +155,7 @@ def _size(inputs: Any) -> int:
     sizes = {len(value) for value in values if is_array(value) and value.ndim > 0}
     if len(sizes) != 1:
         what = "holds no array" if not sizes else f"holds arrays of {sorted(sizes)} rows"
-        raise InputError(
-            f"a batch of {type(inputs).__name__} {what}; batches are x, (x, y) or a mapping of arrays"
-        )
+        raise InputError(f"a batch of {type(inputs).__name__} {what}; batches are x, (x, y) or a mapping of arrays")
     return int(sizes.pop())
 
 

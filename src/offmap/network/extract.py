@@ -53,8 +53,7 @@ def run_batch(backend: Backend, batch: Batch, needs: Needs, dtype: np.dtype[Any]
     if needs.labels:
         require_labels(batch)
     arrays = {
-        name: _cast(name, array, dtype)
-        for name, array in backend.run(batch.inputs, needs.extras, batch.start).items()
+        name: _cast(name, array, dtype) for name, array in backend.run(batch.inputs, needs.extras, batch.start).items()
     }
     if needs.head and backend.head() is None:
         raise MissingError(
@@ -63,9 +62,7 @@ def run_batch(backend: Backend, batch: Batch, needs: Needs, dtype: np.dtype[Any]
         )
     for name, array in arrays.items():
         if len(array) != batch.size:
-            raise InputError(
-                f"{name}: {len(array)} rows for a batch of {batch.size} inputs; one per input is needed"
-            )
+            raise InputError(f"{name}: {len(array)} rows for a batch of {batch.size} inputs; one per input is needed")
     if batch.labels is not None:
         arrays["labels"] = batch.labels.astype(np.int64)
     return arrays
@@ -112,17 +109,14 @@ def _into(
         elif needs.labels:
             require_labels(batch)
     if batch is not None and backend.tap is None and not folder.finished:
-        run_batch(
-            backend, batch, Needs(), dtype
-        )  # killed after the last batch: only the head is still to be found
+        run_batch(backend, batch, Needs(), dtype)  # killed after the last batch: only the head is still to be found
     return folder.finish(count, backend.head())
 
 
 def _cast(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
-    if dtype == np.float16 and array.size and float(np.abs(array).max()) > np.finfo(np.float16).max:
-        raise InputError(
-            f"dtype='float16': {name} reach {np.abs(array).max():.3g}, beyond 65504; use 'float32'"
-        )
+    largest = float(np.abs(array).max(initial=0))
+    if dtype == np.float16 and largest > 65504:
+        raise InputError(f"dtype='float16': {name} reach {largest:.3g}, beyond 65504; use 'float32'")
     return array.astype(dtype, copy=False)
 
 
@@ -134,8 +128,8 @@ def _counted(batches: Iterator[Batch], advance: Any) -> Iterator[Batch]:
 
 @contextmanager
 def _bar(progress: bool | None, total: int | None) -> Iterator[Any]:
-    """A function to call after every batch; it draws only on a terminal, unless told otherwise."""
-    if not (sys.stderr.isatty() if progress is None else progress):
+    """A function to call after every batch; it draws on a terminal, unless that is not wanted."""
+    if progress is False or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console

@@ -122,9 +122,7 @@ class Folder:
             self._start(arrays)
         specs = _specs(arrays)
         if specs != self._arrays:
-            raise StoreError(
-                f"{self.path}: earlier batches held {self._arrays}, this one {specs}; they must agree"
-            )
+            raise StoreError(f"{self.path}: earlier batches held {self._arrays}, this one {specs}; they must agree")
         rows = len(next(iter(arrays.values())))
         checks = {}
         try:
@@ -137,10 +135,7 @@ class Folder:
             self._pending.append(_line(record))
             self._batches.append(record)
             self.rows += rows
-            if (
-                self._pending_bytes >= _COMMIT_BYTES
-                or time.monotonic() - self._committed_at >= _COMMIT_SECONDS
-            ):
+            if self._pending_bytes >= _COMMIT_BYTES or time.monotonic() - self._committed_at >= _COMMIT_SECONDS:
                 self._commit()
         except OSError as error:
             self._pending.clear()
@@ -164,7 +159,7 @@ class Folder:
                 file.seek(0)
                 file.write(npy_header(self._arrays[name], self.rows))
                 _flush(file)
-            write_meta(self.path, dict.fromkeys(self._arrays, self.rows), head)
+            write_meta(self.path, dict.fromkeys(sorted(self._arrays), self.rows), head)
         return Activations.open(self.path)
 
     def _commit(self) -> None:
@@ -218,15 +213,11 @@ class Folder:
         for name, spec in self._arrays.items():
             path, needed = self.path / array_file(name), _HEADER_BYTES + self.rows * _row_bytes(spec)
             if self.rows and (not path.exists() or path.stat().st_size < needed):
-                raise StoreError(
-                    f"{path}: shorter than the journal says; remove the folder and extract again"
-                )
+                raise StoreError(f"{path}: shorter than the journal says; remove the folder and extract again")
 
     def _check_plan(self, header: Mapping[str, Any]) -> None:
         if header.get("format") != FORMAT:
-            raise StoreError(
-                f"{self.path / JOURNAL}: not of format {FORMAT}, which this version of offmap reads"
-            )
+            raise StoreError(f"{self.path / JOURNAL}: not of format {FORMAT}, which this version of offmap reads")
         there, asked = header["plan"], asdict(self.plan)
         if there["network"] != asked["network"]:
             raise StoreError(
@@ -237,8 +228,7 @@ class Folder:
         for name in ("layer", "dtype"):
             if there[name] != asked[name]:
                 raise StoreError(
-                    f"{self.path}: made with {name}={there[name]!r}, now {asked[name]!r}; "
-                    "choose another folder"
+                    f"{self.path}: made with {name}={there[name]!r}, now {asked[name]!r}; choose another folder"
                 )
         missing = [key for key in asked["extras"] if key not in there["extras"]]
         if missing or (not self.finished and len(there["extras"]) != len(asked["extras"])):
@@ -276,9 +266,7 @@ def npy_header(spec: Mapping[str, Any], rows: int) -> bytes:
 
 def _specs(arrays: Mapping[str, Array]) -> dict[str, dict[str, Any]]:
     """What all batches must share: the type and the shape of one row of every array."""
-    return {
-        name: {"dtype": array.dtype.str, "shape": list(array.shape[1:])} for name, array in arrays.items()
-    }
+    return {name: {"dtype": array.dtype.str, "shape": list(array.shape[1:])} for name, array in arrays.items()}
 
 
 def _row_bytes(spec: Mapping[str, Any]) -> int:

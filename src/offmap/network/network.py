@@ -10,7 +10,7 @@ import numpy as np
 
 from offmap.activations import Activations, Array, Head
 from offmap.errors import InputError, MissingError
-from offmap.network.batches import read_batches
+from offmap.network.batches import checked_batch_size, read_batches
 from offmap.network.extract import Backend, collected, extract, run_batch
 from offmap.requests import Needs
 
@@ -52,9 +52,7 @@ class Network:
     Head(3 classes, 8 features)
     """
 
-    def __init__(
-        self, model: nn.Module, layer: str | None = None, ensemble: Sequence[nn.Module] = ()
-    ) -> None:
+    def __init__(self, model: nn.Module, layer: str | None = None, ensemble: Sequence[nn.Module] = ()) -> None:
         for member in (model, *ensemble):
             if not hasattr(member, "named_modules"):
                 raise InputError(
@@ -101,9 +99,7 @@ class Network:
     def head(self) -> Head | None:
         """The last linear layer, as it is now; `None` when the tapped layer is not before one."""
         if self._backend.tap is None:
-            raise MissingError(
-                "net.head: the head is found by running the model; call net(x) on some inputs first"
-            )
+            raise MissingError("net.head: the head is found by running the model; call net(x) on some inputs first")
         return self._backend.head()
 
     def layers(self) -> dict[str, str]:
@@ -165,7 +161,7 @@ class Network:
         batch_size
             Only for one array of inputs; a loader has its own.
         progress
-            A progress bar: by default on a terminal only.
+            `False` for no progress bar; there is one on a terminal only.
         device
             Where to run, e.g. ``"cuda"``; the model returns to where it was. By default where the model is.
 
@@ -183,9 +179,7 @@ class Network:
         Activations(7 inputs, 4 features, 3 classes, labels)
         """
         with self._kept_rng():
-            return extract(
-                self._backend, loader, needs or Needs(), to, dtype, labels, batch_size, progress, device
-            )
+            return extract(self._backend, loader, needs or Needs(), to, dtype, labels, batch_size, progress, device)
 
     def noise(
         self,
@@ -208,7 +202,7 @@ class Network:
         if n < 1:
             raise InputError(f"noise({n}): at least one input is needed")
         return self.extract(
-            _gaussian(n, tuple(shape), seed, batch_size), needs, progress=False, device=device
+            _gaussian(n, tuple(shape), seed, checked_batch_size(batch_size)), needs, progress=False, device=device
         )
 
     @property

@@ -89,9 +89,7 @@ class OnnxBackend:
                 onnx.checker.check_model(self._model)
             except Exception as error:  # protobuf and the checker raise kinds of their own
                 reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                raise InputError(
-                    f"Network.onnx({str(self.path)!r}): not a readable ONNX model ({reason})"
-                ) from error
+                raise InputError(f"Network.onnx({str(self.path)!r}): not a readable ONNX model ({reason})") from error
         return self._model
 
     def _layer(self, request: Request) -> Layer:
@@ -126,11 +124,7 @@ class OnnxBackend:
             return found
         name = self._tensor_named(self.layer)
         found = graph.linear_behind(name)
-        if (
-            found is not None
-            and found.head is not None
-            and found.head.n_classes == graph.width(logits, found)
-        ):
+        if found is not None and found.head is not None and found.head.n_classes == graph.width(logits, found):
             return Tap(found.features, name, found.head)
         return Tap(name, logits, None)
 
@@ -138,11 +132,7 @@ class OnnxBackend:
         last = [node for node in self.model.graph.node if node.op_type != "Constant"][-4:]
         names = ", ".join(f"{node.output[0]!r} ({node.op_type})" for node in last)
         linear = [name for name in self.layers() if graph.linear_behind(name) is not None]
-        way = (
-            f"If {linear[-1]!r} holds the logits, pass layer={linear[-1]!r}. Otherwise pass"
-            if linear
-            else "Pass"
-        )
+        way = f"If {linear[-1]!r} holds the logits, pass layer={linear[-1]!r}. Otherwise pass" if linear else "Pass"
         return (
             f"Network.onnx({str(self.path)!r}): {logits!r} is not the output of a Gemm or MatMul with fixed "
             f"weights. The last tensors are {names}. {way} the name of a tensor in net.layers() as "
@@ -235,9 +225,7 @@ class _Graph:
         return None if weight is None else self._tap(node.input[0], name, weight.T, bias)
 
     def _gemm(self, node: Any, name: str) -> Tap | None:
-        options = {
-            attribute.name: self._onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
-        }
+        options = {attribute.name: self._onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         weight = self._constant(node.input[1])
         bias = self._constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
         bias_is_fixed = bias is not None or len(node.input) < 3 or not node.input[2]
@@ -301,9 +289,7 @@ def _fed(inputs: Any, spec: Any, count: int) -> Array:
     elif count == 1:
         value = inputs
     else:
-        raise InputError(
-            f"the ONNX graph has {count} inputs; give batches as mappings from their names to arrays"
-        )
+        raise InputError(f"the ONNX graph has {count} inputs; give batches as mappings from their names to arrays")
     array = as_array(value, spec.name)
     kinds = {
         "tensor(float)": np.float32,
@@ -342,7 +328,5 @@ def _check_linear(features: Array, logits: Array, tap: Tap) -> None:
 def _logits(value: Array) -> Array:
     rows = value.reshape(len(value), -1) if value.ndim > 2 and value[0].size == value.shape[1] else value
     if rows.ndim != 2:
-        raise InputError(
-            f"the model returns logits of the shape {value.shape}; one row of logits per input is needed"
-        )
+        raise InputError(f"the model returns logits of the shape {value.shape}; one row of logits per input is needed")
     return rows

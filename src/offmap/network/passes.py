@@ -59,9 +59,7 @@ def _perturbed(backend: TorchBackend, request: Perturbed, inputs: Inputs) -> dic
         leaf = original.detach().clone().requires_grad_()
         objective = request.objective(*backend.forward(_with(inputs, name, leaf)))
         if not objective.requires_grad:
-            raise InputError(
-                f"{request.key}: the objective does not depend on the input, so it has no gradient"
-            )
+            raise InputError(f"{request.key}: the objective does not depend on the input, so it has no gradient")
         (gradient,) = torch.autograd.grad(objective.sum(), leaf)
     with torch.no_grad():
         moved = signed_step(original, gradient, request.epsilon, request.sign_zero, request.scale)
@@ -69,9 +67,7 @@ def _perturbed(backend: TorchBackend, request: Perturbed, inputs: Inputs) -> dic
     return dict(zip(request.outputs, both, strict=True))
 
 
-def _stochastic(
-    backend: TorchBackend, request: Passes, inputs: Inputs, start: int
-) -> dict[str, torch.Tensor]:
+def _stochastic(backend: TorchBackend, request: Passes, inputs: Inputs, start: int) -> dict[str, torch.Tensor]:
     dropouts = _of_kind(backend.model, _DropoutNd)
     if not dropouts:
         raise InputError(
@@ -86,9 +82,7 @@ def _stochastic(
 
 def _members(backend: TorchBackend, request: Members, inputs: Inputs) -> dict[str, torch.Tensor]:
     if not backend.ensemble:
-        raise InputError(
-            "members: this network stands alone; give the others by Network(model, ensemble=[...])"
-        )
+        raise InputError("members: this network stands alone; give the others by Network(model, ensemble=[...])")
     answers = [backend.logits(member, inputs) for member in backend.models]
     if len({tuple(answer.shape) for answer in answers}) > 1:
         shapes = ", ".join(str(answer.shape[1]) for answer in answers)
@@ -96,9 +90,7 @@ def _members(backend: TorchBackend, request: Members, inputs: Inputs) -> dict[st
     return {request.outputs[0]: torch.stack(answers, 1)}
 
 
-def _batch_statistics(
-    backend: TorchBackend, request: BatchStatistics, inputs: Inputs
-) -> dict[str, torch.Tensor]:
+def _batch_statistics(backend: TorchBackend, request: BatchStatistics, inputs: Inputs) -> dict[str, torch.Tensor]:
     norms = _of_kind(backend.model, _BatchNorm)
     if not norms:
         raise InputError(f"{request.key}: {type(backend.model).__name__} has no BatchNorm layers")
@@ -123,9 +115,7 @@ def _differentiable(inputs: Inputs, request: Perturbed) -> tuple[str | None, tor
     if isinstance(inputs, Mapping):
         named = {name: value for name, value in inputs.items()}  # noqa: C416 - the keys widen to optional
     floating = [
-        (name, value)
-        for name, value in named.items()
-        if isinstance(value, torch.Tensor) and value.is_floating_point()
+        (name, value) for name, value in named.items() if isinstance(value, torch.Tensor) and value.is_floating_point()
     ]
     if len(floating) != 1:
         raise InputError(

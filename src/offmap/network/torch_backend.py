@@ -90,26 +90,20 @@ class TorchBackend:
             for request in requests:
                 if isinstance(request, Layer):
                     if request.key not in kept:
-                        raise InputError(
-                            f"{request.key}: the layer {request.name!r} did not run on these inputs"
-                        )
+                        raise InputError(f"{request.key}: the layer {request.name!r} did not run on these inputs")
                     extra = {request.key: kept[request.key]}
                 else:
                     extra = passes.fulfil(self, request, inputs, start)
                 found |= {f"extra.{name}": value for name, value in extra.items()}
         return {name: _copied(value) for name, value in found.items()}
 
-    def forward(
-        self, inputs: Inputs, hooks: Sequence[tuple[str, Hook]] = ()
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, inputs: Inputs, hooks: Sequence[tuple[str, Hook]] = ()) -> tuple[torch.Tensor, torch.Tensor]:
         """One pass with some layers' outputs watched or replaced; features and logits, still in the graph."""
         calls: list[tuple[Any, Any]] = []
         with ExitStack() as stack:
             for name, hook in hooks:
                 stack.enter_context(_hooked(self.module(name), _replacing(hook)))
-            stack.enter_context(
-                _hooked(self.module(self._tap or ""), lambda given, out: calls.append((given, out)))
-            )
+            stack.enter_context(_hooked(self.module(self._tap or ""), lambda given, out: calls.append((given, out))))
             logits = logits_of(called(self.model, inputs))
         if not calls:
             raise InputError(f"the tapped layer {self._tap!r} did not run on these inputs")
@@ -286,9 +280,7 @@ def rows_behind(given: Any, answered: Any, logits: torch.Tensor) -> torch.Tensor
         return None
     answers = answered.reshape(count, -1, classes)
     inputs = given.reshape(count, -1, given.shape[-1])
-    same = torch.isclose(answers.to(logits.dtype), logits[:, None], rtol=1e-5, atol=1e-6, equal_nan=True).all(
-        2
-    )
+    same = torch.isclose(answers.to(logits.dtype), logits[:, None], rtol=1e-5, atol=1e-6, equal_nan=True).all(2)
     if not same.any(1).all():
         return None
     picked = same.to(torch.uint8).argmax(1)
@@ -333,9 +325,7 @@ def _tensor(output: Any, name: str | None) -> torch.Tensor:
 
 def _first(inputs: Inputs, count: int) -> Inputs:
     if isinstance(inputs, Mapping):
-        return {
-            name: value[:count] if is_array(value) and value.ndim else value for name, value in inputs.items()
-        }
+        return {name: value[:count] if is_array(value) and value.ndim else value for name, value in inputs.items()}
     return inputs[:count]
 
 
