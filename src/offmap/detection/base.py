@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from offmap.detection.block import Block, TensorHead
+from offmap.detection.parameters import conforms, declared, described, plain
 from offmap.detection.statistics import Statistic
 from offmap.errors import InputError
 from offmap.requests import Request
@@ -65,9 +66,16 @@ class Component:
     """Its statistics are of activations as the network gave them, whatever shapers stand before it."""
 
     def __post_init__(self) -> None:
+        hints = declared(type(self))
         for field in fields(self):
-            if getattr(self, field.name) == AUTO and field.name not in self.grid:
-                raise InputError(f"{self.name}({field.name}=auto): auto is offered for {_listed(self.grid)} only")
+            value = plain(getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+            given, hint = f"{self.name}({field.name}={value!r})", hints.get(field.name, Any)
+            if isinstance(value, str) and value == AUTO:
+                if field.name not in self.grid:
+                    raise InputError(f"{given}: auto is offered for {_listed(self.grid)} only")
+            elif not conforms(value, hint):
+                raise InputError(f"{given}: {described(hint)} is needed")
         self.check()
 
     def check(self) -> None:

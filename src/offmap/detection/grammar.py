@@ -21,7 +21,10 @@ def parse(spec: str) -> tuple[Component, ...]:
     >>> parse("react(c=1.0) | knn(50, alpha=0.01)")
     (react(c=1.0), knn(50, alpha=0.01))
     """
-    return tuple(_component(node, spec) for node in _stages(_syntax(spec), spec))
+    try:
+        return tuple(_component(node, spec) for node in _stages(_syntax(spec), spec))
+    except RecursionError as error:
+        raise InputError(f"{spec[:40]!r}…: nested too deeply; write it like 'react(90)|energy'") from error
 
 
 def split(specs: str) -> list[str]:

@@ -220,6 +220,10 @@ class TemperatureScaling(Shaper):
 
     rows: int = 20_000
 
+    def check(self) -> None:
+        """At least one input."""
+        self.require(self.rows >= 1, "rows", "the temperature is fitted on at least one input")
+
     def statistics(self) -> Mapping[str, Statistic]:
         """A sample of logits with labels."""
         return {"logits": Rows(size=self.rows)}

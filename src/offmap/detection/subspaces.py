@@ -52,8 +52,8 @@ class _Subspace(Score):
 
     def check(self) -> None:
         """At least one direction."""
-        if self.dimension is not None:
-            self.number("dimension", 1, float("inf"), "at least one principal direction is set aside")
+        few = self.dimension is not None and self.dimension < 1
+        self.require(not few, "dimension", "at least one principal direction is set aside")
 
     def basis(self, moments: ClassMoments, point: Tensor) -> Tensor:
         """The directions that are left after the principal ones, in columns."""

@@ -12,7 +12,6 @@ from offmap.detection.base import Context, Shaper, State, Statistics
 from offmap.detection.block import Block
 from offmap.detection.registry import register
 from offmap.detection.statistics import Quantile, Statistic
-from offmap.errors import InputError
 from offmap.requests import Clamp, Edited, Layer, Request
 
 
@@ -73,8 +72,6 @@ class ReAct(Shaper):
     def check(self) -> None:
         """Bounds of the percentile."""
         self.number("percentile", 0, 100, "the percentile must be between 0 and 100")
-        if self.c is not None and not isinstance(self.c, int | float):
-            raise InputError(f"react(c={self.c!r}): the threshold must be a number")
 
     def text_arguments(self) -> dict[str, Any]:
         """A given threshold takes the percentile's place."""
