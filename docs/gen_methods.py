@@ -14,6 +14,7 @@ PAGE = Path(__file__).parent / "reference" / "methods.md"
 
 
 def table(kinds: list[type[Component]]) -> str:
+    """One row per method."""
     lines = ["| text form | what it does | reads | fits on | paper |", "|---|---|---|---|---|"]
     for kind in kinds:
         summary = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
@@ -24,13 +25,15 @@ def table(kinds: list[type[Component]]) -> str:
 
 
 def page() -> str:
+    """The whole page."""
     own = [kind for kind in methods().values() if kind.__module__.startswith("offmap.")]
     scores = [kind for kind in own if issubclass(kind, Score)]
     shapers = [kind for kind in own if not issubclass(kind, Score)]
     return f"""# Methods
 
-A detector is any number of shapers and one score: `react(90)|dice(0.7)|energy`. Parameters are given by position or by name;
-those with a grid take `auto`. `offmap methods` prints this list. *Reads* is what scoring needs, *fits on* what fitting needs.
+A detector is any number of shapers and one score: `react(90)|dice(0.7)|energy`. Parameters are given by position or by
+name; those with a grid take `auto`. `offmap methods` prints this list. *Reads* is what scoring needs, *fits on* what
+fitting needs.
 
 ## Scores
 

@@ -31,3 +31,9 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OFFMAP_DATA"}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_page_of_methods_is_what_the_registry_says() -> None:
+    code = "import gen_methods; raise SystemExit(gen_methods.PAGE.read_text() != gen_methods.page())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", check=False)
+    assert done.returncode == 0, "docs/reference/methods.md is out of date: run python docs/gen_methods.py"
