@@ -67,9 +67,7 @@ def test_pickles_are_never_loaded(tmp_path):
 def test_an_archive_larger_than_the_limit_is_refused_before_it_is_read(tmp_path):
     file = tmp_path / "bomb.npz"
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "<f8", "fortran_order": False, "shape": (10**9, 10)}
-    )
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**9, 10)})
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("features.npy", header.getvalue() + bytes(50 * 2**20))
     with pytest.raises(InputError, match=r"the limit is 0\.0 GiB; raise max_bytes"):

@@ -66,9 +66,7 @@ def test_activation_pattern_shows_moments_in_the_order_of_known_means():
     expected = known.astype(np.float64)
     order = np.argsort(-expected.mean(0))
     np.testing.assert_allclose(mean.y, expected.mean(0)[order], rtol=1e-6)
-    np.testing.assert_allclose(
-        (np.asarray(upper.y) - np.asarray(lower.y)) / 2, expected.std(0)[order], rtol=1e-3
-    )
+    np.testing.assert_allclose((np.asarray(upper.y) - np.asarray(lower.y)) / 2, expected.std(0)[order], rtol=1e-3)
     np.testing.assert_array_equal(mean.customdata, order)
     plain = plots.activation_pattern(known, unknown, order="index")
     np.testing.assert_allclose(plain.data[5].y, unknown.astype(np.float64).mean(0), atol=1e-5)

@@ -35,9 +35,7 @@ def page_file(tmp_path_factory):
 
 
 def column(page, index):
-    return page.eval_on_selector_all(
-        f".sortable tbody td:nth-child({index})", "cells => cells.map(c => c.textContent)"
-    )
+    return page.eval_on_selector_all(f".sortable tbody td:nth-child({index})", "cells => cells.map(c => c.textContent)")
 
 
 @pytest.mark.parametrize("width", [1280, 390])

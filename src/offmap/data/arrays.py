@@ -71,13 +71,9 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sample
         classes = classes or named
     main = next((found[name] for name in ("features", "inputs", "logits") if name in found), None)
     if main is None:
-        raise InputError(
-            f"{file}: none of its arrays {sorted(arrays)} is named inputs, features or logits; rename one"
-        )
+        raise InputError(f"{file}: none of its arrays {sorted(arrays)} is named inputs, features or logits; rename one")
     kept = {
-        name: array
-        for name, array in found.items()
-        if name in SYNONYMS or (array.ndim and len(array) == len(main))
+        name: array for name, array in found.items() if name in SYNONYMS or (array.ndim and len(array) == len(main))
     }
     return Samples(kept, classes=classes, head=head)
 
@@ -155,9 +151,7 @@ def _check_header(stream: IO[bytes], size: int) -> None:
 
 def _kind(array: Array, file: Path) -> str:
     if array.ndim == 0 or array.dtype.kind not in "fiub":
-        raise InputError(
-            f"{file}: {array.dtype} of shape {array.shape}; one row of numbers per sample is needed"
-        )
+        raise InputError(f"{file}: {array.dtype} of shape {array.shape}; one row of numbers per sample is needed")
     if array.ndim == 1:
         return "labels"
     return "features" if array.ndim == 2 else "inputs"
@@ -165,7 +159,5 @@ def _kind(array: Array, file: Path) -> str:
 
 def _unreadable(file: Path, error: Exception) -> InputError:
     if "allow_pickle" in str(error) or "Python objects" in str(error):
-        return InputError(
-            f"{file}: holds pickled objects, which are never loaded; save plain arrays of numbers"
-        )
+        return InputError(f"{file}: holds pickled objects, which are never loaded; save plain arrays of numbers")
     return InputError(f"{file}: cannot be read, it may be truncated or of another kind ({error})")

@@ -133,9 +133,7 @@ def image_folder(
     return ImageFolder(tuple(files), labels, classes, size, mode, tuple(skipped))
 
 
-def tiles(
-    name: str, folder: str | os.PathLike[str] | None = None, *, side: int = 32, per_row: int = 100
-) -> Samples:
+def tiles(name: str, folder: str | os.PathLike[str] | None = None, *, side: int = 32, per_row: int = 100) -> Samples:
     """A set kept as one lossless mosaic: tiles row by row, with labels beside it.
 
     Reads ``images/<name>.webp``, ``images/<name>_labels.npy`` and, if there, the class names
@@ -159,9 +157,7 @@ def tiles(
     """
     root = folder if folder is not None else os.environ.get(ENVIRONMENT)
     if root is None:
-        raise InputError(
-            f"tiles({name!r}): name the data folder, as an argument or in the environment's {ENVIRONMENT}"
-        )
+        raise InputError(f"tiles({name!r}): name the data folder, as an argument or in the environment's {ENVIRONMENT}")
     images = Path(root) / "images"
     file = images / f"{name}.webp"
     if not file.is_file():
@@ -171,9 +167,7 @@ def tiles(
     sheet = _decode(file, None, "RGB")
     rows, columns = sheet.shape[0] // side, sheet.shape[1] // side
     if columns != per_row or rows * columns < len(labels):
-        raise InputError(
-            f"{file}: {rows} rows of {columns} tiles for {len(labels)} labels and {per_row} per row"
-        )
+        raise InputError(f"{file}: {rows} rows of {columns} tiles for {len(labels)} labels and {per_row} per row")
     cut = sheet.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
     names = images / f"{name.partition('_')[0]}_classes.json"
     classes = tuple(json.loads(names.read_text())) if names.is_file() else ()
@@ -216,9 +210,7 @@ def _decode(file: Path, size: int | None, mode: str) -> Array:
     try:
         with Image.open(file) as opened:
             if opened.width * opened.height > MAX_PIXELS:
-                raise InputError(
-                    f"{file}: {opened.width}×{opened.height} pixels, the limit is {MAX_PIXELS:,}"
-                )
+                raise InputError(f"{file}: {opened.width}×{opened.height} pixels, the limit is {MAX_PIXELS:,}")
             upright = ImageOps.exif_transpose(opened).convert(mode)
             if size is not None:
                 upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)

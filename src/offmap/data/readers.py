@@ -45,9 +45,7 @@ def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, **images: 
         return read_npz(source, max_bytes)
     if source.suffix in (".parquet", ".pq"):
         return read_parquet(source, max_bytes)
-    raise InputError(
-        f"{source}: .npz, .npy, .parquet or a folder of pictures can be read, not {source.suffix!r}"
-    )
+    raise InputError(f"{source}: .npz, .npy, .parquet or a folder of pictures can be read, not {source.suffix!r}")
 
 
 def read_activations(path: str | os.PathLike[str], head: Head | None = None) -> Activations:

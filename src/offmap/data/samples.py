@@ -64,9 +64,7 @@ class Samples:
         """A part, by slice, mask or indices."""
         where = np.arange(len(self))[index].reshape(-1)
         names = tuple(self.names[i] for i in where) if self.names else ()
-        return Samples(
-            {name: array[index] for name, array in self.arrays.items()}, self.classes, names, (), self.head
-        )
+        return Samples({name: array[index] for name, array in self.arrays.items()}, self.classes, names, (), self.head)
 
     @property
     def inputs(self) -> Array:
@@ -98,16 +96,11 @@ class Samples:
 
     def _part(self, name: str) -> Array:
         if name not in self.arrays:
-            raise MissingError(
-                f"there are no {name} here, only {', '.join(self.arrays)}; name an array {name!r}"
-            )
+            raise MissingError(f"there are no {name} here, only {', '.join(self.arrays)}; name an array {name!r}")
         return self.arrays[name]
 
     def __repr__(self) -> str:
-        parts = [
-            f"{name} {'×'.join(map(str, array.shape[1:])) or 'one each'}"
-            for name, array in self.arrays.items()
-        ]
+        parts = [f"{name} {'×'.join(map(str, array.shape[1:])) or 'one each'}" for name, array in self.arrays.items()]
         return f"Samples({len(self)}: {', '.join(parts)})"
 
 

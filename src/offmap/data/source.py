@@ -53,13 +53,9 @@ class Batches:
 
     def _ready(self, part: Array) -> Array:
         if part.dtype == np.uint8 and part.ndim >= 3:
-            return scaled(
-                part, 0.0 if self.mean is None else self.mean, 1.0 if self.std is None else self.std
-            )
+            return scaled(part, 0.0 if self.mean is None else self.mean, 1.0 if self.std is None else self.std)
         if self.mean is not None or self.std is not None:
-            raise InputError(
-                f"mean and std are for uint8 pictures, not for {part.dtype} of shape {part.shape[1:]}"
-            )
+            raise InputError(f"mean and std are for uint8 pictures, not for {part.dtype} of shape {part.shape[1:]}")
         return np.ascontiguousarray(part, dtype=np.float32)
 
 

@@ -38,9 +38,7 @@ def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sa
     pa, pq = _arrow()
     try:
         meta = pq.read_metadata(file)
-        within(
-            sum(meta.row_group(i).total_byte_size for i in range(meta.num_row_groups)), str(file), max_bytes
-        )
+        within(sum(meta.row_group(i).total_byte_size for i in range(meta.num_row_groups)), str(file), max_bytes)
         table = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file}: cannot be read as Parquet ({error})") from error
@@ -125,9 +123,7 @@ def _is_list(pa: Any, kind: Any) -> bool:
 
 def _flat(column: Any, where: str) -> Array:
     if column.null_count:
-        raise InputError(
-            f"{where}: {column.null_count} of its {len(column)} values are missing; fill or drop them"
-        )
+        raise InputError(f"{where}: {column.null_count} of its {len(column)} values are missing; fill or drop them")
     array: Array = np.asarray(column.to_numpy(zero_copy_only=False))
     return array
 
@@ -135,20 +131,14 @@ def _flat(column: Any, where: str) -> Array:
 def _matrix(pa: Any, column: Any, where: str) -> Array:
     """Lists of equal length as rows."""
     if column.null_count:
-        raise InputError(
-            f"{where}: {column.null_count} of its {len(column)} lists are missing; fill or drop them"
-        )
+        raise InputError(f"{where}: {column.null_count} of its {len(column)} lists are missing; fill or drop them")
     values = _flat(column.flatten(), where)
     if not len(column) or len(values) % len(column):
-        raise InputError(
-            f"{where}: its lists differ in length, or there are none; each row needs as many numbers"
-        )
+        raise InputError(f"{where}: its lists differ in length, or there are none; each row needs as many numbers")
     if not pa.types.is_fixed_size_list(column.type):
         lengths = np.diff(column.offsets.to_numpy(zero_copy_only=False))
         if len(np.unique(lengths)) > 1:
-            raise InputError(
-                f"{where}: lists of {lengths.min()} to {lengths.max()} numbers; all need as many"
-            )
+            raise InputError(f"{where}: lists of {lengths.min()} to {lengths.max()} numbers; all need as many")
     return values.reshape(len(column), -1)
 
 
@@ -157,7 +147,5 @@ def _arrow() -> tuple[Any, Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise DependencyError(
-            "Parquet needs pyarrow, which is not installed: pip install 'offmap[data]'"
-        ) from error
+        raise DependencyError("Parquet needs pyarrow, which is not installed: pip install 'offmap[data]'") from error
     return pa, pq

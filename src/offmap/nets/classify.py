@@ -55,9 +55,7 @@ def train_classifier(
     x = torch.as_tensor(inputs, dtype=torch.float32)
     y = torch.as_tensor(np.asarray(labels), dtype=torch.long)
     if len(x) != len(y) or len(x) == 0:
-        raise InputError(
-            f"train_classifier: {len(x)} inputs and {len(y)} labels; one label for each, at least one"
-        )
+        raise InputError(f"train_classifier: {len(x)} inputs and {len(y)} labels; one label for each, at least one")
     steps = -(-len(x) // batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)

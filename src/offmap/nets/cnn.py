@@ -34,9 +34,7 @@ class CNN(nn.Module):
     def __init__(self, n_classes: int, channels: int = 1, width: int = 24, seed: int = 0) -> None:
         super().__init__()
         if n_classes < 1 or channels < 1 or width < 1:
-            raise InputError(
-                f"CNN({n_classes}, {channels}, {width}): classes, channels and width are at least 1"
-            )
+            raise InputError(f"CNN({n_classes}, {channels}, {width}): classes, channels and width are at least 1")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.features = nn.Sequential(

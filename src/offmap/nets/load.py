@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from offmap.network import Network
 
 
-def load_network(
-    reference: str, weights: str | os.PathLike[str] | None = None, layer: str | None = None
-) -> Network:
+def load_network(reference: str, weights: str | os.PathLike[str] | None = None, layer: str | None = None) -> Network:
     """A `Network` from an ``.onnx`` file or from an import path as `load_model` takes it.
 
     Parameters
@@ -112,9 +110,7 @@ def _load_weights(model: nn.Module, file: Path) -> None:
         model.load_state_dict(state)
     except (RuntimeError, TypeError) as error:
         lines = [line.strip() for line in str(error).splitlines()[1:3]]
-        raise InputError(
-            f"{file}: not the weights of this {type(model).__name__}: {' '.join(lines)}"
-        ) from error
+        raise InputError(f"{file}: not the weights of this {type(model).__name__}: {' '.join(lines)}") from error
 
 
 def _read_weights(file: Path) -> dict[str, Any]:
@@ -134,9 +130,7 @@ def _read_weights(file: Path) -> dict[str, Any]:
         )
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
         first = str(error).partition("\n")[0]
-        raise InputError(
-            f"{file}: not readable as weights alone, nothing else is ever loaded ({first})"
-        ) from error
+        raise InputError(f"{file}: not readable as weights alone, nothing else is ever loaded ({first})") from error
     if not isinstance(state, dict):
         raise InputError(f"{file}: holds a {type(state).__name__}; a state dict is needed")
     return state

@@ -62,9 +62,7 @@ def activation_pattern(
         )
     units = np.argsort(-known[0], kind="stable") if order == "mean" else np.arange(known.shape[1])
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, shared_yaxes="all", vertical_spacing=0.06)
-    for row, (moments, name, ink) in enumerate(
-        [(known, "known", KNOWN), (unknown, "unknown", UNKNOWN)], start=1
-    ):
+    for row, (moments, name, ink) in enumerate([(known, "known", KNOWN), (unknown, "unknown", UNKNOWN)], start=1):
         mean, spread = moments[:, units].round(5)
         place = np.arange(len(units))
         band = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}

@@ -133,9 +133,7 @@ def _scores(values: Scores, name: str) -> npt.NDArray[np.float64]:
     return array
 
 
-def _edges(
-    groups: list[npt.NDArray[np.float64]], threshold: float | None, bins: int
-) -> npt.NDArray[np.float64]:
+def _edges(groups: list[npt.NDArray[np.float64]], threshold: float | None, bins: int) -> npt.NDArray[np.float64]:
     """Equal bins over all groups but for their extreme tails, which would press the rest into one bar."""
     finite = [group[np.isfinite(group)] for group in groups]
     ends = [np.percentile(group, [TAIL, 100 - TAIL]) for group in finite if group.size]
@@ -146,9 +144,7 @@ def _edges(
     return np.linspace(low - margin, high + margin, bins + 1)
 
 
-def _density(
-    go: Any, scores: npt.NDArray[np.float64], edges: npt.NDArray[np.float64], name: str, ink: str
-) -> Any:
+def _density(go: Any, scores: npt.NDArray[np.float64], edges: npt.NDArray[np.float64], name: str, ink: str) -> Any:
     counts, _ = np.histogram(np.clip(scores, edges[0], edges[-1]), bins=edges)
     heights = counts / (counts.sum() * np.diff(edges))
     return go.Scatter(

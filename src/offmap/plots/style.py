@@ -20,9 +20,7 @@ def graph_objects() -> Any:
     try:
         import plotly.graph_objects as go
     except ImportError as error:
-        raise DependencyError(
-            "figures need plotly, which is not installed: pip install 'offmap[report]'"
-        ) from error
+        raise DependencyError("figures need plotly, which is not installed: pip install 'offmap[report]'") from error
     return go
 
 

@@ -32,9 +32,7 @@ def markup(text: str) -> Any:
     try:
         from markupsafe import Markup
     except ImportError as error:
-        raise DependencyError(
-            "a report needs jinja2, which is not installed: pip install 'offmap[report]'"
-        ) from error
+        raise DependencyError("a report needs jinja2, which is not installed: pip install 'offmap[report]'") from error
     paragraphs = re.split(r"\n\s*\n", text.strip())
     return Markup("\n".join(_paragraph(part) for part in paragraphs if part.strip()))
 

@@ -137,9 +137,7 @@ class Page:
         """
         made = figure() if callable(figure) else figure
         if not hasattr(made, "to_plotly_json"):
-            raise InputError(
-                f"figure({type(made).__name__}): a plotly figure is needed, as offmap.plots makes them"
-            )
+            raise InputError(f"figure({type(made).__name__}): a plotly figure is needed, as offmap.plots makes them")
         spec = json.loads(made.to_json())
         layout = spec.setdefault("layout", {})
         layout.pop("template", None)  # the page gives figures its own ink, for light, dark and print
@@ -200,9 +198,7 @@ class Page:
         >>> "<th>net.width</th><td>32</td>" in Page("p").settings({"seed": 0, "net": {"width": 32}}).html()
         True
         """
-        return self._add(
-            "settings", title=title, pairs=[(name, plain(value)) for name, value in _flat(values)]
-        )
+        return self._add("settings", title=title, pairs=[(name, plain(value)) for name, value in _flat(values)])
 
     def html(self) -> str:
         """The page as text. The same parts give the same text."""
@@ -259,14 +255,10 @@ def versions() -> dict[str, str]:
 def _row(names: list[str], row: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
     if isinstance(row, Mapping):
         if unknown := [name for name in row if name not in names]:
-            raise InputError(
-                f"table: a row has a cell for {unknown[0]!r}, which is not among the columns {names}"
-            )
+            raise InputError(f"table: a row has a cell for {unknown[0]!r}, which is not among the columns {names}")
         return [row.get(name) for name in names]
     if len(row) != len(names):
-        raise InputError(
-            f"table: a row of {len(row)} cells under {len(names)} columns; give one cell per column"
-        )
+        raise InputError(f"table: a row of {len(row)} cells under {len(names)} columns; give one cell per column")
     return list(row)
 
 
@@ -300,9 +292,7 @@ def _environment() -> Any:
     try:
         import jinja2
     except ImportError as error:
-        raise DependencyError(
-            "a report needs jinja2, which is not installed: pip install 'offmap[report]'"
-        ) from error
+        raise DependencyError("a report needs jinja2, which is not installed: pip install 'offmap[report]'") from error
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "assets"),
         autoescape=True,
@@ -316,9 +306,7 @@ def _plotly_js() -> Any:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise DependencyError(
-            "a report needs plotly, which is not installed: pip install 'offmap[report]'"
-        ) from error
+        raise DependencyError("a report needs plotly, which is not installed: pip install 'offmap[report]'") from error
     from markupsafe import Markup
 
     return Markup(get_plotlyjs())

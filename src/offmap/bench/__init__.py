@@ -1,0 +1,1 @@
+"""Whole jobs on known data: the demonstration, and later the suites that measure every method."""

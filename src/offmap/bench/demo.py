@@ -1,0 +1,203 @@
+"""The whole detection job on built-in data: train, extract once, compare, calibrate, judge, report.
+
+A small network learns six digits and then meets all ten. Everything is decided before the test inputs are seen:
+parameters are chosen on validation digits against noise, the guard is named in advance, and its threshold comes from
+digits that were used for nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.activations import Activations
+from offmap.data import Samples, digits
+from offmap.detection import Detector, Verdicts
+from offmap.detection.compare import Comparison, compare
+from offmap.errors import InputError
+from offmap.network import Network
+
+METHODS = (
+    "msp",
+    "maxlogit",
+    "energy",
+    "react(auto)|energy",
+    "dice(auto)|energy",
+    "knn(auto)",
+    "mahalanobis",
+    "vim",
+)
+GUARD = "knn(auto)"
+NOISE = 300
+EPOCHS = 12
+WIDTH = 24
+TPR = 0.95
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Everything the demonstration found.
+
+    Attributes
+    ----------
+    comparison
+        All methods, measured on test digits of known classes against digits of unknown ones.
+    guard, verdicts
+        The calibrated detector, and what it says of each test input: known ones first, then unknown ones.
+    test, unknown
+        The test inputs, with labels; `classes` of either names the digits.
+    test_acts, unknown_acts
+        What the network says about them.
+    accuracy
+        Of the network on test digits of known classes.
+    settings
+        What was set, by name.
+    """
+
+    comparison: Comparison
+    guard: Detector
+    verdicts: Verdicts
+    test: Samples
+    unknown: Samples
+    test_acts: Activations
+    unknown_acts: Activations
+    accuracy: float
+    settings: dict[str, Any]
+
+    @property
+    def accepted(self) -> float:
+        """The share of known test inputs that the guard accepts; promised is at least `tpr`, on average."""
+        return float(np.mean(self.verdicts.known[: len(self.test)]))
+
+    @property
+    def flagged(self) -> float:
+        """The share of unknown inputs that the guard flags."""
+        return float(np.mean(~self.verdicts.known[len(self.test) :]))
+
+    def handful(self, each: int = 6) -> npt.NDArray[np.intp]:
+        """A few test inputs to look at, known and unknown, drawn by the seed: rows of `verdicts`."""
+        rng = np.random.default_rng(self.settings["seed"])
+        known = rng.choice(len(self.test), each, replace=False)
+        unknown = len(self.test) + rng.choice(len(self.unknown), each, replace=False)
+        return np.concatenate([np.sort(known), np.sort(unknown)])
+
+    def image(self, row: int) -> npt.NDArray[np.uint8]:
+        """The picture of a row of `verdicts`, dark ink on white."""
+        inside = row < len(self.test)
+        pixels = (self.test if inside else self.unknown).inputs[row if inside else row - len(self.test)]
+        return (255 - 255 * pixels[0]).astype(np.uint8)
+
+    def truth(self, row: int) -> str:
+        """The digit that a row of `verdicts` really shows."""
+        inside = row < len(self.test)
+        part, place = (self.test, row) if inside else (self.unknown, row - len(self.test))
+        assert part.labels is not None
+        return part.classes[part.labels[place]]
+
+    def words(self, row: int) -> str:
+        """What the guard says of a row, in words."""
+        predicted = self.verdicts.predicted
+        assert predicted is not None
+        verdict = f"a known {self.test.classes[predicted[row]]}" if self.verdicts.known[row] else "unknown"
+        return f"{'✓' if self.right(row) else '✗'} {self.truth(row)}: {verdict}, p = {self.verdicts.p_value[row]:.3f}"
+
+    def right(self, row: int) -> bool:
+        """Whether the verdict on a row is right: a known digit named, an unseen one flagged."""
+        predicted = self.verdicts.predicted
+        assert predicted is not None
+        if not self.verdicts.known[row]:
+            return bool(row >= len(self.test))
+        return self.truth(row) == self.test.classes[predicted[row]]
+
+
+def run_demo(seed: int = 0, known: int = 6, on_step: Callable[[str], None] = lambda words: None) -> Demo:
+    """Do the job. The same seed gives the same numbers, apart from the seconds.
+
+    Parameters
+    ----------
+    seed
+        Of the split, the initial weights, the training and the noise.
+    known
+        How many digits, from 0 on, the network is taught; the others are the unknown.
+    on_step
+        Told in words what begins.
+    """
+    if not 2 <= known <= 9:
+        raise InputError(f"known={known}: 2 to 9 digits can be known, so that some are left unknown")
+    from offmap.nets.classify import train_classifier
+    from offmap.nets.cnn import CNN
+
+    split = digits(known, seed)
+    centre, spread = float(split.train.inputs.mean()), float(split.train.inputs.std())
+
+    def ready(part: Samples) -> npt.NDArray[np.float32]:
+        return (part.inputs - np.float32(centre)) / np.float32(spread)  # so that noise N(0, 1) is of the data's size
+
+    on_step(f"training a small network on {len(split.train)} pictures of {known} digits")
+    model = train_classifier(
+        CNN(known, width=WIDTH, seed=seed), ready(split.train), split.train.labels, epochs=EPOCHS, seed=seed
+    )
+    on_step("running it once over every set")
+    net = Network(model)
+    train, val, test, unknown = (
+        net.extract(ready(part), labels=part.labels, progress=False)
+        for part in (split.train, split.val, split.test, split.unknown)
+    )
+    noise = net.noise(NOISE, split.train.inputs.shape[1:], seed=seed)
+    choosing, calibrating = val[: len(val) // 2], val[len(val) // 2 :]
+    on_step(f"comparing {len(METHODS)} detectors")
+    comparison = compare(
+        METHODS, known=train, id_test=test, ood={"unseen digits": unknown}, val=choosing, outliers=noise
+    )
+    on_step("calibrating the guard and judging the test inputs")
+    guard = comparison.detectors[GUARD].calibrate(calibrating, tpr=TPR)
+    inside, outside = guard(test), guard(unknown)
+    assert inside.predicted is not None
+    assert outside.predicted is not None
+    verdicts = Verdicts(
+        np.concatenate([inside.score, outside.score]),
+        np.concatenate([inside.p_value, outside.p_value]),
+        np.concatenate([inside.known, outside.known]),
+        np.concatenate([inside.predicted, outside.predicted]),
+    )
+    return Demo(
+        comparison=comparison,
+        guard=guard,
+        verdicts=verdicts,
+        test=split.test,
+        unknown=split.unknown,
+        test_acts=test,
+        unknown_acts=unknown,
+        accuracy=float(np.mean(test.predictions == test.labels)),
+        settings={
+            "seed": seed,
+            "known digits": list(range(known)),
+            "inputs": {
+                "train": len(train),
+                "to choose parameters": len(choosing),
+                "to calibrate": len(calibrating),
+                "test": len(test),
+                "unknown": len(unknown),
+                "noise": NOISE,
+            },
+            "network": {"kind": "CNN", "width": WIDTH, "epochs": EPOCHS, "features": train.features.shape[1]},
+            "guard": {"detector": GUARD, "chosen": guard.chosen, "tpr": TPR, "threshold": guard.threshold},
+        },
+    )
+
+
+def write_demo(demo: Demo, folder: str | os.PathLike[str]) -> Path:
+    """Write the report, the numbers and the guard into a folder; returns the report's path."""
+    from offmap.bench.demo_page import demo_page
+
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    demo.comparison.to_json(target / "results.json")
+    demo.guard.save(target / "guard.offmap")
+    return demo_page(demo).write(target / "report.html")

@@ -1,0 +1,73 @@
+"""The command line: one file per command, none with logic of its own.
+
+Exit codes: 0 done, 1 offmap refused (one line on stderr says why), 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from offmap.cli import compare, demo, extract, fit, methods, score
+from offmap.errors import OffmapError
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
+    "extract": extract.extract,
+    "fit": fit.fit,
+    "score": score.score,
+    "compare": compare.compare,
+    "methods": methods.methods,
+}
+
+app = typer.Typer(
+    name="offmap",
+    help="Tells you when your model is off the map, and redraws the map.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _offmap(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if version:
+        from offmap import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def _guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Errors made on purpose become one line and an exit code; anything else is a bug and keeps its traceback."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except BrokenPipeError:
+            sys.stderr.close()  # the reader of our output has gone; Python would complain at exit
+            raise typer.Exit(0) from None
+        except (OffmapError, OSError) as error:
+            message = " ".join(str(error).split())
+            print(f"offmap: {message}", file=sys.stderr)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            print("offmap: interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+    return run
+
+
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_guarded(_command))
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

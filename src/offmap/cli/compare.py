@@ -1,0 +1,49 @@
+"""`offmap compare`: methods side by side on the user's own data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offmap.cli.options import Inputs, Json, wanted, with_inputs
+
+
+@with_inputs
+def compare(
+    detectors: Annotated[str, typer.Argument(help='Separated by commas: "msp, react(90)|energy, knn(50)".')],
+    known: Annotated[Path, typer.Option(help="Known inputs to fit on.")],
+    id_test: Annotated[Path, typer.Option(help="Known inputs to test on.")],
+    ood: Annotated[list[str], typer.Option(help="Unknown inputs to test on, as name=path; repeat for more.")],
+    inputs: Inputs,
+    val: Annotated[Path | None, typer.Option(help="Held-out known inputs to choose auto on.")] = None,
+    outliers: Annotated[Path | None, typer.Option(help="Outliers to choose auto on, such as noise.")] = None,
+    noise: Annotated[int | None, typer.Option(min=1, help="With --model: this many noise inputs as outliers.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a report: .html or .json.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare detectors: FPR95, AUROC, AUPR, ID accuracy and time, per set and on average."""
+    import offmap
+    from offmap.errors import InputError
+
+    sets = [entry.partition("=") for entry in ood]
+    if not all(equals and name for name, equals, _ in sets):
+        raise InputError(f"--ood {ood}: name each set, as in --ood svhn=svhn.npz")
+    needs = wanted(detectors)
+    far = inputs.activations(outliers, needs) if outliers is not None else None
+    if far is None and noise is not None:
+        far = inputs.noise(noise, known, needs)
+    table = offmap.compare(
+        detectors,
+        known=inputs.activations(known, needs),
+        id_test=inputs.activations(id_test, needs),
+        ood={name: inputs.activations(Path(path), needs) for name, _, path in sets},
+        val=None if val is None else inputs.activations(val, needs),
+        outliers=far,
+    )
+    if out is not None and out.suffix not in (".html", ".json"):
+        raise InputError(f"--out {out}: a report is .html or .json")
+    if out is not None:
+        (table.to_html if out.suffix == ".html" else table.to_json)(out)
+    print(table.to_json() if as_json else table)

@@ -1,0 +1,52 @@
+"""`offmap extract`: run the network once, keep what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offmap.cli.options import Inputs, Json, show, wanted, with_inputs
+
+
+@with_inputs
+def extract(
+    data: Annotated[
+        Path,
+        typer.Argument(help="Inputs: .npz, .npy, .parquet, or a folder of pictures (sub-folders are classes)."),
+    ],
+    to: Annotated[Path, typer.Option(help="The folder to write; a run cut short goes on where it stopped.")],
+    inputs: Inputs,
+    labels: Annotated[Path | None, typer.Option(help="Class indices in a file of their own: .npy or .npz.")] = None,
+    needed_by: Annotated[
+        str | None,
+        typer.Option(
+            "--for", help="Detectors or a saved guard that may ask for more than features and logits, such as odin."
+        ),
+    ] = None,
+    noise: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pass this many inputs of noise, shaped like the data, instead of the data."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
+    half: Annotated[bool, typer.Option("--half", help="Keep float16 on disk.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a network over data once and keep features, logits and labels in a folder."""
+    needs = None if needed_by is None else wanted(needed_by)
+    batches = inputs.batches(data, labels)
+    dtype = "float16" if half else "float32"
+    if noise is None:
+        acts = inputs.network().extract(batches, needs=needs, to=to, dtype=dtype, device=inputs.device)
+    else:
+        acts = inputs.network().noise(noise, batches.shape, seed=seed, needs=needs, device=inputs.device)
+        acts.save(to, dtype)
+    result = {
+        "to": str(to),
+        "inputs": len(acts),
+        "features": acts.features.shape[1],
+        "classes": acts.n_classes if acts.has_logits else None,
+        "labels": acts.labels is not None,
+    }
+    show(result, as_json, f"{acts!r} in {to}")

@@ -1,0 +1,57 @@
+"""`offmap fit`: from known inputs to a guard in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offmap.cli.options import Inputs, Json, show, with_inputs
+
+
+@with_inputs
+def fit(
+    detector: Annotated[str, typer.Argument(help='Such as "react(90)|energy"; see offmap methods.')],
+    known: Annotated[Path, typer.Argument(help="Known inputs: a folder of offmap extract, or .npz/.npy/.parquet.")],
+    out: Annotated[Path, typer.Option(help="The guard's file, such as guard.offmap.")],
+    inputs: Inputs,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Held-out known inputs to set the threshold on, with a guarantee.")
+    ] = None,
+    tpr: Annotated[float, typer.Option(help="The share of known inputs to accept.")] = 0.95,
+    by_class: Annotated[bool, typer.Option("--by-class", help="Keep the promise within every class.")] = False,
+    val: Annotated[Path | None, typer.Option(help="Held-out known inputs to choose auto on.")] = None,
+    outliers: Annotated[Path | None, typer.Option(help="Outliers to choose auto on, such as noise.")] = None,
+    noise: Annotated[int | None, typer.Option(min=1, help="With --model: this many noise inputs as outliers.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit a detector on known inputs, calibrate it, and save it in one safe file."""
+    import offmap
+
+    guard = offmap.detector(detector)
+    needs = guard.needs
+    far = inputs.activations(outliers, needs) if outliers is not None else None
+    if far is None and noise is not None:
+        far = inputs.noise(noise, known, needs)
+    guard.fit(
+        inputs.activations(known, needs),
+        val=None if val is None else inputs.activations(val, needs),
+        outliers=far,
+    )
+    if calibrate is not None:
+        guard.calibrate(inputs.activations(calibrate, guard.needs), tpr=tpr, by_class=by_class)
+    guard.save(out)
+    threshold = None if calibrate is None or by_class else guard.threshold
+    result = {
+        "guard": str(out),
+        "detector": repr(guard),
+        "chosen": guard.chosen,
+        "calibrated": calibrate is not None,
+        "tpr": None if calibrate is None else tpr,
+        "threshold": threshold,
+    }
+    words = f"{guard.chosen} in {out}"
+    if threshold is not None:
+        words += f": inputs that score at least {threshold:.6g} are known, {tpr:.0%} of known inputs do"
+    show(result, as_json, words)

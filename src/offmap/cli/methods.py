@@ -1,0 +1,26 @@
+"""`offmap methods`: what there is to choose from."""
+
+from __future__ import annotations
+
+from offmap.cli.options import Json, show
+
+
+def methods(as_json: Json = False) -> None:
+    """List the methods: their text form, what they read, where they come from."""
+    from offmap.detection import Shaper
+    from offmap.detection import methods as registered
+
+    rows = [
+        {
+            "name": name,
+            "kind": "shaper" if issubclass(kind, Shaper) else "score",
+            "reads": list(kind.reads),
+            "fits": list(kind.fits),
+            "about": (kind.__doc__ or "").strip().partition("\n")[0],
+            "paper": kind.paper,
+        }
+        for name, kind in registered().items()
+    ]
+    width = max(len(str(row["name"])) for row in rows)
+    words = "\n".join(f"{row['name']:{width}}  {row['kind']:6}  {row['about']}" for row in rows)
+    show({"methods": rows}, as_json, words)

@@ -1,0 +1,177 @@
+"""Options that several commands share, and the one way results are printed."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from offmap.activations import Activations
+    from offmap.network import Network
+    from offmap.requests import Needs
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
+
+_NETWORK, _PICTURES = "Network", "Pictures"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How data becomes activations: by running a network over it, or by reading what a network said before."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Run this network over the data: package.module:factory, or a file.onnx. Without it the data "
+            "must hold features or logits.",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Weights for the model: .safetensors, or a torch state dict.", rich_help_panel=_NETWORK),
+    ] = None
+    layer: Annotated[
+        str | None, typer.Option(help="The layer to tap; the last linear one by default.", rich_help_panel=_NETWORK)
+    ] = None
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            help="The last linear layer, for data that holds features only: .npz or .safetensors.",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None
+    batch_size: Annotated[int, typer.Option(min=1, help="Inputs per pass.", rich_help_panel=_NETWORK)] = 128
+    device: Annotated[
+        str | None, typer.Option(help="Where to run, such as cuda; the CPU by default.", rich_help_panel=_NETWORK)
+    ] = None
+    image_size: Annotated[
+        int | None, typer.Option(min=1, help="Bring pictures to this many pixels a side.", rich_help_panel=_PICTURES)
+    ] = None
+    gray: Annotated[bool, typer.Option("--gray", help="Read one channel, not three.", rich_help_panel=_PICTURES)] = (
+        False
+    )
+    mean: Annotated[
+        str | None, typer.Option(help="Subtract from pixels in [0, 1], such as .49,.48,.45.", rich_help_panel=_PICTURES)
+    ] = None
+    std: Annotated[
+        str | None, typer.Option(help="Then divide by this, such as .2,.2,.2.", rich_help_panel=_PICTURES)
+    ] = None
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unreadable", help="Leave damaged pictures out, and say how many.", rich_help_panel=_PICTURES
+        ),
+    ] = False
+    _loaded: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def network(self) -> Network:
+        """The network that the options name, loaded once."""
+        from offmap.errors import InputError
+        from offmap.nets import load_network
+
+        if self.model is None:
+            raise InputError("no network: name one with --model package.module:factory or --model file.onnx")
+        if not self._loaded:
+            self._loaded.append(load_network(self.model, self.weights, self.layer))
+        network: Network = self._loaded[0]
+        return network
+
+    def batches(self, source: Path, labels: Path | None = None) -> Any:
+        """The data as batches for the network."""
+        from offmap import data
+
+        options: dict[str, Any] = {}
+        if source.is_dir():
+            options = {
+                "image_size": self.image_size,
+                "mode": "L" if self.gray else "RGB",
+                "unreadable": "skip" if self.skip_unreadable else "error",
+            }
+        own = None if labels is None else data.read(labels).labels
+        made = data.batches(
+            source, size=self.batch_size, mean=_numbers(self.mean), std=_numbers(self.std), labels=own, **options
+        )
+        skipped = getattr(made.inputs, "skipped", ())
+        if skipped:
+            say(f"left out {len(skipped)} damaged pictures, the first is {skipped[0]}")
+        return made
+
+    def activations(self, source: Path, needs: Needs | None = None) -> Activations:
+        """What the network says about the data, or said when it was extracted."""
+        from offmap import data
+
+        if self.model is None:
+            return data.read_activations(source, None if self.head is None else data.read_head(self.head))
+        return self.network().extract(self.batches(source), needs=needs, device=self.device)
+
+    def noise(self, n: int, like: Path, needs: Needs | None = None) -> Activations:
+        """What the network says about noise of the data's shape."""
+        return self.network().noise(n, self.batches(like).shape, needs=needs, device=self.device)
+
+
+def with_inputs(command: Callable[..., None]) -> Callable[..., None]:
+    """Spread the fields of `Inputs` over the options of a command whose last parameter is `inputs`."""
+    hints = get_type_hints(Inputs, include_extras=True)
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=made.default, annotation=hints[name])
+        for name, made in Inputs.__dataclass_fields__.items()
+        if made.init
+    ]
+    own_hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=own_hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "inputs"
+    ]
+
+    def run(**given: Any) -> None:
+        inputs = Inputs(**{parameter.name: given.pop(parameter.name) for parameter in shared})
+        command(**given, inputs=inputs)
+
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]  # typer reads this
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
+    return run
+
+
+def show(result: Mapping[str, Any], as_json: bool, words: str) -> None:
+    """Print a result: words for people, or one JSON object for scripts."""
+    print(json.dumps(result) if as_json else words)
+
+
+def say(words: str) -> None:
+    """A remark for people, beside the result."""
+    print(f"offmap: {words}", file=sys.stderr)
+
+
+def wanted(needed_by: str) -> Needs:
+    """What these detectors, or this saved guard, ask of a network."""
+    import functools
+    import operator
+
+    import offmap
+    from offmap.detection.grammar import split
+
+    if needed_by.endswith(".offmap"):
+        guard_needs: Needs = offmap.load(needed_by).needs
+        return guard_needs
+    return functools.reduce(operator.or_, [offmap.detector(spec).needs for spec in split(needed_by)])
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    from offmap.errors import InputError
+
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{text!r}: numbers separated by commas are needed") from error
