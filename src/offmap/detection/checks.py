@@ -34,7 +34,7 @@ def check_order(components: Sequence[Component]) -> None:
         if not set(_REACHES[component.shapes]) & set(score.reads):
             raise InputError(
                 f"{text}: {component.name} changes the {component.shapes}, but {score.name} reads "
-                f"{' and '.join(score.reads)} only, so the shaper would do nothing"
+                f"{' and '.join(score.reads) or 'passes of its own'} only, so the shaper would do nothing"
             )
     for before, after in itertools.combinations(components, 2):
         anew = isinstance(after, Shaper) and after.shapes != "logits"

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.block import Block
+from offmap.detection.distances import unit
+from offmap.detection.logits import energy
 from offmap.detection.registry import register
 from offmap.detection.statistics import Rows, Statistic
 from offmap.errors import InputError
@@ -82,6 +84,12 @@ class KNN(Score):
     def solve(self, statistics: Statistics, context: Context) -> State:
         """The bank: kept features as the shapers make them, normalised."""
         rows = context.shape(Block(statistics["bank"].rows, head=context.head)).features
+        empty = int((rows == 0).all(dim=1).sum())
+        if empty and self.normalize:
+            raise InputError(
+                f"{self}: {empty} known inputs have all-zero features, which point nowhere; leave them out "
+                "(acts[acts.features.any(axis=1)]) or use normalize=False"
+            )
         if self._k > len(rows):
             raise InputError(f"{self}: the bank holds {len(rows)} inputs; choose k at most {len(rows)}, or fit on more")
         bank = Bank(normalize=self.normalize)
@@ -101,3 +109,89 @@ class KNN(Score):
         """Minus the distance."""
         distance = ready.kth_distance(block.features.cpu().numpy(), self._k, average=self.average)
         return -torch.from_numpy(distance)
+
+
+def inner_product_bank(guides: Tensor) -> Bank:
+    """A bank in which the nearest rows are those of the largest inner product.
+
+    With one more coordinate √(M² - ‖b‖²), M the largest norm, and 0 there in the query, all rows have one length M, and
+    the squared distance is ‖q‖² + M² - 2⟨q, b⟩.
+
+    Examples
+    --------
+    >>> bank = inner_product_bank(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
+    >>> bank.search(torch.tensor([[1.0, 0.0, 0.0]]).numpy(), k=1)[1]
+    array([[1]])
+    """
+    squares = guides.double().square().sum(dim=1)
+    beside = (squares.max() - squares).sqrt().to(guides.dtype)
+    return Bank.of(torch.cat([guides, beside[:, None]], dim=1).cpu().numpy(), normalize=False)
+
+
+def guidance(features: Tensor, guides: Tensor, bank: Bank, k: int) -> Tensor:
+    """The mean of the k largest inner products of the normalised features with the guides (Park et al. 2023, eq. 4).
+
+    The guides are normalised features of known inputs, scaled by their energy; `bank` finds the largest.
+    """
+    directions = unit(features)
+    queries = torch.nn.functional.pad(directions, (0, 1)).cpu().numpy()
+    rows = torch.from_numpy(bank.search(queries, k)[1]).long().to(features.device)
+    total = torch.zeros(len(features), dtype=torch.float64, device=features.device)
+    for column in rows.T:  # one neighbour at a time keeps memory at one copy of the features
+        total += (directions * guides[column]).sum(dim=1)
+    return total / k
+
+
+@register
+class NNGuide(Score):
+    """Energy times guidance: how well the input agrees with confident known inputs nearby.
+
+    Parameters
+    ----------
+    k
+        Over how many neighbours the guidance is averaged; all of the bank when it holds fewer.
+    alpha
+        The share of known inputs kept in the bank, by a seeded hash.
+    seed
+        Of the choice of inputs kept.
+    """
+
+    name = "nnguide"
+    paper = "Park, Jung & Teoh, Nearest Neighbor Guidance for Out-of-Distribution Detection, ICCV 2023"
+    reads = ("features", "logits")
+    fits = ("features", "logits")
+    shown = ("k",)
+    keeps_rows = True
+    invariant_to_shift = False
+
+    k: int = 10
+    alpha: float = 0.01
+    seed: int = 0
+
+    def check(self) -> None:
+        """Bounds of k and α."""
+        self.number("k", 1, float("inf"), "k must be a whole number from 1")
+        self.number("alpha", 0, 1, "the share kept must be above 0 and at most 1", open_low=True)
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """The rows of the bank, with their logits."""
+        return {"bank": Rows(alpha=self.alpha, seed=self.seed)}
+
+    def observe(self, statistics: Statistics, block: Block) -> None:
+        """Add features and logits."""
+        statistics["bank"].update(block.features, logits=block.logits)
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """The guides: kept features as the shapers make them, normalised and scaled by energy."""
+        bank = statistics["bank"]
+        shaped = context.shape(Block(bank.rows, bank.companion("logits"), head=context.head))
+        return {"guides": unit(shaped.features) * energy(shaped.logits)[:, None].float()}
+
+    def prepare(self, state: State) -> tuple[Tensor, Bank]:
+        """The guides, and the bank that searches them."""
+        return state["guides"], inner_product_bank(state["guides"])
+
+    def score(self, block: Block, ready: tuple[Tensor, Bank]) -> Tensor:
+        """Energy times guidance."""
+        guides, bank = ready
+        return energy(block.logits) * guidance(block.features, guides, bank, min(self.k, len(guides)))
