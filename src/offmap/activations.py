@@ -124,8 +124,9 @@ class Activations:
             **{f"extras[{name!r}]": value for name, value in self.extras.items()},
         }
         for name, value in sized.items():
-            if value is not None and len(value) != rows:
-                raise InputError(f"Activations: {rows} inputs but {len(value)} rows of {name}; they must agree")
+            if value is not None and (value.ndim == 0 or len(value) != rows):
+                given = "one number" if value.ndim == 0 else f"{len(value)} rows"
+                raise InputError(f"Activations: {rows} inputs but {given} of {name}; they must agree")
         if self.head is not None and self._features is not None and self.head.width != self._features.shape[1]:
             raise InputError(
                 f"Activations: the head reads {self.head.width} features, but each input has "
@@ -248,7 +249,7 @@ class Activations:
             kept = array.dtype if dtype is None or name == "labels" else checked_dtype(dtype)
             out = np.lib.format.open_memmap(target / array_file(name), mode="w+", dtype=kept, shape=array.shape)
             for start in range(0, len(array), 4096):
-                out[start : start + 4096] = array[start : start + 4096]
+                out[start : start + 4096] = _fitting(array[start : start + 4096], kept, name)
             out.flush()
         write_meta(target, {name: len(self) for name in self._arrays()}, self.head)
 
@@ -267,7 +268,7 @@ class Activations:
             file = source / array_file(name)
             try:
                 arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, EOFError) as error:
                 raise StoreError(f"{file}: cannot be read, it may be truncated ({error})") from error
             if len(arrays[name]) != rows:
                 raise StoreError(f"{file}: holds {len(arrays[name])} rows, {META} says {rows}")
@@ -305,6 +306,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise StoreError(f"{file}: not readable as JSON ({error})") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise StoreError(f"{file}: not of format {FORMAT}, which this version of offmap reads")
+    arrays = meta.get("arrays")
+    if not isinstance(arrays, dict) or not {"features", "logits"} & arrays.keys() or "head" not in meta:
+        raise StoreError(f"{file}: does not list the arrays of activations; it was altered")
     return meta
 
 
@@ -315,13 +319,24 @@ def checked_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(dtype)
 
 
+def _fitting(block: Array, dtype: np.dtype[Any], name: str) -> Array:
+    """The block in another dtype; a number too large for it is refused, it would come back as infinity."""
+    with np.errstate(over="ignore"):
+        cast = block.astype(dtype, copy=False)
+    if dtype.kind == "f" and not np.isfinite(cast).all() and np.isfinite(block).all():
+        raise InputError(f"{name} up to {np.abs(block).max():.4g} do not fit {dtype}; save them as float32")
+    return cast
+
+
 def as_array(value: Any, name: str) -> Array:
     """NumPy's view of an array-like; torch tensors are detached and brought to the CPU."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-        return np.asarray(value.numpy())
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{name}: all inputs need equally many numbers ({error})") from error
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name}: numbers are needed, not {array.dtype}")
     return array
@@ -341,7 +356,7 @@ def _labels(value: Any) -> Array:
     if array.ndim != 1:
         raise InputError(f"labels of shape {array.shape}: one class index per input is needed")
     if array.dtype.kind == "f":
-        if not np.array_equal(array, np.floor(array)):
+        if not (np.isfinite(array).all() and np.array_equal(array, np.floor(array))):
             raise InputError("labels: class indices are whole numbers")
         array = array.astype(np.int64)
     return array

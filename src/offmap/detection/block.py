@@ -137,7 +137,8 @@ class Block:
 def _tensor(array: Array, device: str | torch.device, name: str) -> Tensor:
     values = np.asarray(array)
     if values.dtype != np.float32 or not values.flags.writeable or not values.flags.c_contiguous:
-        values = np.array(values, dtype=np.float32, order="C")
+        with np.errstate(over="ignore"):  # what overflows float32 is refused below
+            values = np.array(values, dtype=np.float32, order="C")
     tensor = torch.from_numpy(values).to(device)
     # The sum of finite float32 numbers can overflow, so a bad sum only asks for the slow check.
     if not bool(torch.isfinite(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
