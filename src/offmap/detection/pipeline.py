@@ -87,7 +87,8 @@ class Detector:
     def needs(self) -> Needs:
         """What it reads: for fitting before it is fitted, for scoring afterwards. Pass it to `Network.extract`."""
         wanted = required(self._plan, fitting=not self.is_fitted)
-        if not self._states and not self._fits:
+        # A score with nothing to fit can ask for its pass at once; one behind shapers needs the head that fitting brings.
+        if not self._states and not self._fits and len(self._plan) == 1:
             return Detector(self._plan).finalize().needs
         requests: list[Request] = []
         solved = True  # so far: what stands behind a component that is not cannot say yet what it will ask for
@@ -442,6 +443,13 @@ class Detector:
     @classmethod
     def restore(cls, stored: store.Stored) -> Detector:
         """The detector in a file that `offmap.load` has read."""
+        try:
+            return cls._restored(stored)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise StoreError(f"not a whole detector of this version of offmap ({error!r})") from error
+
+    @classmethod
+    def _restored(cls, stored: store.Stored) -> Detector:
         config, tensors = stored.config, stored.tensors
         detector = cls(parse(config["spec"]))
         detector._plan = parse(config["chosen"])

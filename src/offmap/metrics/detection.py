@@ -34,7 +34,7 @@ def threshold_at_tpr(id_scores: Any, tpr: float = 0.95) -> float:
     if not 0 < tpr <= 1:
         raise InputError(f"tpr={tpr}: a share above 0 and at most 1 is needed")
     known = np.sort(_scores(id_scores, "ID"))[::-1]
-    return float(known[ceil(tpr * len(known) - 1e-9) - 1])
+    return float(known[max(1, ceil(tpr * len(known) - 1e-9)) - 1])
 
 
 def fpr_at_tpr_ood_positive(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
