@@ -44,7 +44,8 @@ class Layer:
     Parameters
     ----------
     name
-        As in ``model.named_modules()``; ``net.layers()`` lists them.
+        As in ``model.named_modules()``; ``net.layers()`` lists them. Of a layer that runs several times in one
+        pass the last output counts.
     reduce
         ``"mean"`` averages over positions (H × W of a feature map, tokens of a sequence), ``"flat"`` keeps
         everything, ``"sketch"`` keeps 512 equally spaced order statistics of all values of an input (all of

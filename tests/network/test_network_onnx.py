@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from network_zoo import ConvHead, Ending, conv_net, images
 from torch import nn
 
-from offmap.errors import InputError, MissingError
+from offmap.errors import DependencyError, InputError, MissingError
 from offmap.network import Network
 from offmap.requests import BatchStatistics, Clamp, Edited, Layer, Members, Needs, Passes, Perturbed, Request
 
@@ -168,3 +169,9 @@ def test_files_that_are_not_models_are_refused(tmp_path: Path, exported: Path) -
         Network.onnx(exported)({"y": images()})
     with pytest.raises(InputError, match="this ONNX Runtime offers"):
         Network.onnx(exported)(images(), device="tpu")
+
+
+def test_without_the_packages_the_extra_is_named(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(DependencyError, match=r"pip install offmap\[onnx\]"):
+        Network.onnx(exported)(images())

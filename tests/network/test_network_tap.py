@@ -102,6 +102,15 @@ def test_any_other_layer_gives_features_without_a_head(layer: str) -> None:
     np.testing.assert_array_equal(acts.logits, model(x).detach().numpy())
 
 
+def test_a_tapped_layer_is_read_before_the_next_one_works_in_place() -> None:
+    model = conv_net()
+    acts = Network(model, layer="block.1")(images())
+    with torch.no_grad():
+        expected = model.block[1](model.block[0](model.stem(images()))).mean((2, 3))
+    np.testing.assert_allclose(acts.features, expected.numpy(), atol=1e-6)
+    assert (acts.features < 0).any()
+
+
 def test_an_inner_linear_layer_is_not_mistaken_for_the_head() -> None:
     model, x = Ending("tuple"), torch.randn(3, 4)
     acts = Network(model, layer="body.0")(x)

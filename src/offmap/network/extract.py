@@ -27,6 +27,11 @@ class Backend(Protocol):
         """The tapped layer; `None` before the first inputs."""
         ...
 
+    @property
+    def has_head(self) -> bool:
+        """Whether features are what goes into a linear head; known after the first inputs."""
+        ...
+
     def head(self) -> Head | None:
         """The linear head, when features are what goes into it."""
         ...
@@ -55,7 +60,7 @@ def run_batch(backend: Backend, batch: Batch, needs: Needs, dtype: np.dtype[Any]
     arrays = {
         name: _cast(name, array, dtype) for name, array in backend.run(batch.inputs, needs.extras, batch.start).items()
     }
-    if needs.head and backend.head() is None:
+    if needs.head and not backend.has_head:
         raise MissingError(
             f"the detector needs a linear head, but layer={backend.layer!r} is not one; pass the name of the "
             "linear layer that gives the logits, or choose a detector without head"

@@ -43,6 +43,11 @@ class OnnxBackend:
         """The tensor taken as features; `None` before the first inputs."""
         return None if self._tap is None else self._tap.features
 
+    @property
+    def has_head(self) -> bool:
+        """Whether features are what goes into a linear head."""
+        return self.head() is not None
+
     def head(self) -> Head | None:
         """The head read off the file's weights."""
         return None if self._tap is None else self._tap.head

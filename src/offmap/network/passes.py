@@ -37,7 +37,7 @@ def fulfil(backend: TorchBackend, request: Request, inputs: Inputs, start: int) 
 
 
 def _edited(backend: TorchBackend, request: Edited, inputs: Inputs) -> dict[str, torch.Tensor]:
-    if request.layer == backend.tap and backend.head() is not None:
+    if request.layer == backend.tap and backend.has_head:
         raise InputError(f"{request.key}: {request.layer!r} is the head itself; name a layer before it")
     ran = []
 

@@ -47,6 +47,11 @@ class TorchBackend:
         """The tapped layer; `None` before the first inputs."""
         return self._tap
 
+    @property
+    def has_head(self) -> bool:
+        """Whether the tapped layer is a linear head."""
+        return self._is_head
+
     def head(self) -> Head | None:
         """A copy of the head as it is now; `None` when features do not come from before a linear head."""
         if not self._is_head:
@@ -100,15 +105,20 @@ class TorchBackend:
     def forward(self, inputs: Inputs, hooks: Sequence[tuple[str, Hook]] = ()) -> tuple[torch.Tensor, torch.Tensor]:
         """One pass with some layers' outputs watched or replaced; features and logits, still in the graph."""
         calls: list[tuple[Any, Any]] = []
+
+        def see(given: Any, output: Any) -> None:
+            # pooled at once: the next layer may work in place
+            calls.append((given, output if self._is_head else pooled(_tensor(output, self._tap))))
+
         with ExitStack() as stack:
             for name, hook in hooks:
                 stack.enter_context(_hooked(self.module(name), _replacing(hook)))
-            stack.enter_context(_hooked(self.module(self._tap or ""), lambda given, out: calls.append((given, out))))
+            stack.enter_context(_hooked(self.module(self._tap or ""), see))
             logits = logits_of(called(self.model, inputs))
         if not calls:
             raise InputError(f"the tapped layer {self._tap!r} did not run on these inputs")
         if not self._is_head:
-            return pooled(_tensor(calls[-1][1], self._tap)), logits
+            return calls[-1][1], logits
         for given, answered in reversed(calls):
             rows = rows_behind(given, answered, logits)
             if rows is not None:

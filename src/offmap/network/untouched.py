@@ -50,7 +50,9 @@ def rng_kept(seed: int | None = None) -> Iterator[None]:
     """Give the global random states back as they were; inside, torch's start from `seed` when given."""
     state, python = torch.get_rng_state(), random.getstate()
     legacy = np.random.get_state()  # noqa: NPY002 - the user's global state, kept for them
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    # asking a GPU that nobody uses would start it, and break loaders that fork afterwards
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch left it untyped
+    cuda = torch.cuda.get_rng_state_all() if started else []
     try:
         if seed is not None:
             torch.default_generator.manual_seed(seed)
