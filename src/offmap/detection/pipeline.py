@@ -87,7 +87,7 @@ class Detector:
     def needs(self) -> Needs:
         """What it reads: for fitting before it is fitted, for scoring afterwards. Pass it to `Network.extract`."""
         wanted = required(self._plan, fitting=not self.is_fitted)
-        # A score with nothing to fit can ask for its pass at once; one behind shapers needs the head that fitting brings.
+        # With nothing to fit, a score can ask for its pass at once; behind shapers it needs the head that fit() brings.
         if not self._states and not self._fits and len(self._plan) == 1:
             return Detector(self._plan).finalize().needs
         requests: list[Request] = []
