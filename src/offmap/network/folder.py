@@ -111,21 +111,17 @@ class Folder:
         self._check_outputs(index, record)
         return True
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether the batches so far came with labels."""
-        return "labels" in self._arrays
-
     def append(self, arrays: Mapping[str, Array], digest: str) -> None:
         """Add the results of one batch; they are safe on disk after the next commit."""
         if not self._files:
-            self._start(arrays)
+            with self._saying():
+                self._start(arrays)
         specs = _specs(arrays)
         if specs != self._arrays:
             raise StoreError(f"{self.path}: earlier batches held {self._arrays}, this one {specs}; they must agree")
         rows = len(next(iter(arrays.values())))
         checks = {}
-        try:
+        with self._saying():
             for name, array in arrays.items():
                 content = np.ascontiguousarray(array).tobytes()
                 self._files[name].write(content)
@@ -137,12 +133,6 @@ class Folder:
             self.rows += rows
             if self._pending_bytes >= _COMMIT_BYTES or time.monotonic() - self._committed_at >= _COMMIT_SECONDS:
                 self._commit()
-        except OSError as error:
-            self._pending.clear()
-            raise StoreError(
-                f"{self.path}: writing failed ({error.strerror or error}); finished batches are kept, "
-                "run it again when there is room"
-            ) from error
 
     def finish(self, batches: int, head: Head | None) -> Activations:
         """Mark the folder as complete and map it into memory."""
@@ -152,15 +142,33 @@ class Folder:
                 "choose another folder or remove it"
             )
         if not self.finished:
-            if not self._files:
-                self._open_files()
-            self._commit()
-            for name, file in self._files.items():
-                file.seek(0)
-                file.write(npy_header(self._arrays[name], self.rows))
-                _flush(file)
-            write_meta(self.path, dict.fromkeys(sorted(self._arrays), self.rows), head)
+            with self._saying():
+                self._end(head)
         return Activations.open(self.path)
+
+    def _end(self, head: Head | None) -> None:
+        if not self._files:
+            self._open_files()
+        self._commit()
+        for name, file in self._files.items():
+            file.seek(0)
+            file.write(npy_header(self._arrays[name], self.rows))
+            _flush(file)
+        write_meta(self.path, dict.fromkeys(sorted(self._arrays), self.rows), head)
+
+    @contextlib.contextmanager
+    def _saying(self) -> Iterator[None]:
+        """Turn what the disk refuses into a sentence; what was not committed is given up."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except OSError as error:
+            self._pending.clear()
+            raise StoreError(
+                f"{self.path}: writing failed ({error.strerror or error}); finished batches are kept, "
+                "run it again when that is mended"
+            ) from error
 
     def _commit(self) -> None:
         if not self._pending:
@@ -168,9 +176,9 @@ class Folder:
         assert self._journal is not None
         for file in self._files.values():
             _flush(file)
-        self._journal.write(b"".join(self._pending))
+        lines, self._pending = self._pending, []  # taken out first: an interrupt must not write them twice
+        self._journal.write(b"".join(lines))
         _flush(self._journal)
-        self._pending.clear()
         self._pending_bytes = 0
         self._committed_at = time.monotonic()
 
@@ -279,14 +287,18 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _whole_lines(content: bytes) -> Iterator[tuple[dict[str, Any], int]]:
-    """Each record up to the first damaged line, with the place where its line ends."""
-    end = 0
+    """Each record up to the first line that is damaged or does not follow, with the place where its line ends."""
+    end = rows = 0
     for line in content.splitlines(keepends=True):
         check, _, text = line.rstrip(b"\n").partition(b" ")
         if not line.endswith(b"\n") or check != b"%08x" % zlib.crc32(text):
             return
+        record = json.loads(text)
+        if record.get("start", rows) != rows:
+            return
+        rows += record.get("rows", 0)
         end += len(line)
-        yield json.loads(text), end
+        yield record, end
 
 
 def _flush(file: IO[bytes]) -> None:
