@@ -8,7 +8,8 @@ digits that were used for nothing else.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,11 @@ def run_demo(seed: int = 0, known: int = 6, on_step: Callable[[str], None] = lam
     """
     if not 2 <= known <= 9:
         raise InputError(f"known={known}: 2 to 9 digits can be known, so that some are left unknown")
+    with _one_thread():
+        return _run(seed, known, on_step)
+
+
+def _run(seed: int, known: int, on_step: Callable[[str], None]) -> Demo:
     from offmap.nets.classify import train_classifier
     from offmap.nets.cnn import CNN
 
@@ -190,6 +196,19 @@ def run_demo(seed: int = 0, known: int = 6, on_step: Callable[[str], None] = lam
             "guard": {"detector": GUARD, "chosen": guard.chosen, "tpr": TPR, "threshold": guard.threshold},
         },
     )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """So small a network gains nothing from more, and its numbers do not depend on how many cores there are."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def write_demo(demo: Demo, folder: str | os.PathLike[str]) -> Path:

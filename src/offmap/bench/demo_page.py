@@ -55,8 +55,8 @@ def _table(page: Page, demo: Demo) -> None:
     best = {name: "min" if "↓" in name else "max" for name in names[1:]}
     sizes = demo.comparison.sizes
     page.section("All methods").text(
-        "Each method was fitted on the same activations, from one pass of the network. Parameters marked `auto` were "
-        "chosen on held-out known digits against pure noise; no unseen digit took part."
+        "Each method was fitted on the same activations, from one pass of the network. The parameters of ReAct, DICE "
+        "and k-NN were chosen on held-out known digits against pure noise; no unseen digit took part."
     ).table(
         names,
         rows,

@@ -14,8 +14,8 @@ def methods(as_json: Json = False) -> None:
         {
             "name": name,
             "kind": "shaper" if issubclass(kind, Shaper) else "score",
-            "reads": list(kind.reads),
-            "fits": list(kind.fits),
+            "reads": _declared(kind.reads),
+            "fits": _declared(kind.fits),
             "about": (kind.__doc__ or "").strip().partition("\n")[0],
             "paper": kind.paper,
         }
@@ -24,3 +24,8 @@ def methods(as_json: Json = False) -> None:
     width = max(len(str(row["name"])) for row in rows)
     words = "\n".join(f"{row['name']:{width}}  {row['kind']:6}  {row['about']}" for row in rows)
     show({"methods": rows}, as_json, words)
+
+
+def _declared(words: object) -> list[str] | None:
+    """What a method says it reads; nothing where that depends on its parameters."""
+    return list(words) if isinstance(words, tuple) else None

@@ -1,0 +1,242 @@
+"""The command line as scripts use it: files in, files and JSON out, exit codes, one-line errors."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import offmap
+from offmap.cli import app
+
+MODEL = """
+import torch
+
+def make():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(3 * 4 * 4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)
+    )
+
+instance = make()
+needs_argument = lambda n: None
+number = 3
+"""
+
+
+@pytest.fixture
+def run():
+    def call(*words):
+        return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+    return call
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A model by import path, pictures of two classes, and features with a head."""
+    monkeypatch.chdir(tmp_path)
+    name = f"model_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODEL)
+    rng = np.random.default_rng(0)
+    for label in ("ant", "bee"):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for i in range(5):
+            image = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+            Image.fromarray(image).save(tmp_path / "pictures" / label / f"{i}.png")
+    weight = rng.normal(size=(3, 8)).astype(np.float32)
+    labels = np.arange(300) % 3
+    features = np.abs(rng.normal(size=(300, 8)) + 3 * weight[labels]).astype(np.float32)
+    for part, rows in {"known": slice(0, 100), "val": slice(100, 200), "test": slice(200, 300)}.items():
+        np.savez(tmp_path / f"{part}.npz", features=features[rows], labels=labels[rows])
+    np.savez(tmp_path / "far.npz", features=rng.exponential(0.3, size=(80, 8)).astype(np.float32))
+    np.savez(tmp_path / "head.npz", weight=weight)
+    return tmp_path, f"{name}:make"
+
+
+def test_extract_pictures_then_fit_score_and_compare(run, folder):
+    path, model = folder
+    result = run(
+        "extract", "pictures", "--model", model, "--to", "acts", "--mean", ".5,.5,.5", "--std", ".25", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {"to": "acts", "inputs": 10, "features": 16, "classes": 3, "labels": True}
+    acts = offmap.Activations.open(path / "acts")
+    assert acts.labels is not None
+    assert acts.labels.tolist() == [0] * 5 + [1] * 5
+
+    sys.path.insert(0, str(path))
+    try:
+        module = __import__(model.split(":")[0])
+    finally:
+        sys.path.remove(str(path))
+    first = np.asarray(Image.open(path / "pictures" / "ant" / "0.png")).transpose(2, 0, 1)[None] / 255
+    expected = module.make()(torch.tensor((first - 0.5) / 0.25, dtype=torch.float32))
+    np.testing.assert_allclose(acts.logits[:1], expected.detach().numpy(), atol=1e-5)
+
+    assert run("fit", "energy", "acts", "--out", "guard.offmap").exit_code == 0
+    scored = run("score", "guard.offmap", "acts", "--json")
+    assert len(json.loads(scored.stdout)["score"]) == 10
+    direct = run("score", "guard.offmap", "pictures", "--model", model, "--mean", ".5", "--std", ".25", "--json")
+    np.testing.assert_allclose(json.loads(direct.stdout)["score"], json.loads(scored.stdout)["score"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_fit_calibrate_and_score_features(run, folder, suffix):
+    path, _ = folder
+    result = run(
+        "fit", "react(90)|energy", "known.npz", "--head", "head.npz", "--calibrate", "val.npz", "--tpr", ".9",
+        "--out", "guard.offmap", "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert said["detector"] == "react(90)|energy"
+    guard = offmap.load(path / "guard.offmap")
+    assert said["threshold"] == guard.threshold
+
+    out = f"scores.{suffix}"
+    words = run("score", "guard.offmap", "far.npz", "--head", "head.npz", "--out", out)
+    assert words.exit_code == 0, words.output
+    assert out in words.stdout
+    verdicts = guard(offmap.data.read_activations(path / "far.npz", offmap.data.read_head(path / "head.npz")))
+    if suffix == "csv":
+        rows = list(csv.DictReader((path / out).open(newline="")))
+        scores = [float(row["score"]) for row in rows]
+        known = [row["known"] == "true" for row in rows]
+    else:
+        table = pq.read_table(path / out)
+        scores, known = table.column("score").to_pylist(), table.column("known").to_pylist()
+    np.testing.assert_array_equal(scores, verdicts.score)
+    np.testing.assert_array_equal(known, verdicts.known)
+    assert f"{int((~verdicts.known).sum())} of them unknown" in words.stdout
+
+
+def test_compare_prints_writes_and_answers_in_json(run, folder):
+    path, _ = folder
+    words = [
+        "compare", "msp, energy, knn(auto)", "--known", "known.npz", "--id-test", "test.npz", "--ood", "far=far.npz",
+        "--head", "head.npz", "--val", "val.npz", "--outliers", "far.npz",
+    ]  # fmt: skip
+    printed = run(*words, "--out", "page.html")
+    assert printed.exit_code == 0, printed.output
+    assert "FPR95/AUROC" in printed.stdout
+    assert (path / "page.html").read_text().startswith("<!doctype html>")
+    rows = json.loads(run(*words, "--json", "--out", "table.json").stdout)["rows"]
+    assert {row["method"] for row in rows} == {"msp", "energy", "knn(auto)"}
+    assert {row["method"] for row in json.loads((path / "table.json").read_text())["rows"]} == {
+        row["method"] for row in rows
+    }
+
+
+def test_noise_stands_in_for_outliers(run, folder):
+    path, model = folder
+    assert run("extract", "pictures", "--model", model, "--noise", 20, "--to", "noise").exit_code == 0
+    assert len(offmap.Activations.open(path / "noise")) == 20
+    fitted = run(
+        "fit", "react(auto)|energy", "pictures", "--model", model, "--val", "pictures", "--noise", 30,
+        "--out", "guard.offmap", "--json",
+    )  # fmt: skip
+    assert fitted.exit_code == 0, fitted.output
+    said = json.loads(fitted.stdout)
+    assert said["detector"] == "react(auto)|energy"
+    assert said["chosen"] != said["detector"]
+
+
+def test_methods_lists_the_registry(run):
+    rows = json.loads(run("methods", "--json").stdout)["methods"]
+    assert {row["name"] for row in rows} >= set(offmap.detection.methods())
+    assert "energy" in run("methods").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["fit", "nonsense", "known.npz", "--out", "g.offmap"], "there is no method 'nonsense'"),
+        (["fit", "react(190)|energy", "known.npz", "--out", "g.offmap"], "react"),
+        (["fit", "energy", "nowhere.npz", "--out", "g.offmap"], "nowhere.npz: there is no such file"),
+        (["fit", "energy", "known.npz", "--out", "g.offmap"], "logits"),
+        (["fit", "energy", "known.npz", "--head", "head.npz", "--out", "no/where/g.offmap"], "does not exist"),
+        (["score", "known.npz", "known.npz"], "known.npz"),
+        (["extract", "pictures", "--to", "acts"], "--model"),
+        (["extract", "pictures", "--model", "MODULE:nothing", "--to", "acts"], "has no 'nothing'"),
+        (["extract", "pictures", "--model", "MODULE:number", "--to", "acts"], "a torch.nn.Module is needed"),
+        (["extract", "pictures", "--model", "MODULE:needs_argument", "--to", "acts"], "without arguments"),
+        (["extract", "pictures", "--model", "no_such_module:make", "--to", "acts"], "cannot be imported"),
+        (["extract", "pictures", "--model", "model", "--to", "acts"], "package.module:factory"),
+        (["extract", "pictures", "--model", "MODULE:make", "--mean", "a", "--to", "acts"], "separated by commas"),
+        (["extract", "pictures", "--model", "MODULE:make", "--weights", "head.npz", "--to", "acts"], "head.npz"),
+        (
+            ["compare", "msp", "--known", "known.npz", "--id-test", "test.npz", "--ood", "far.npz"],
+            "name each set, as in --ood svhn=svhn.npz",
+        ),
+    ],
+)
+def test_refusals_are_one_line_on_stderr_and_exit_1(run, folder, words, sentence):
+    _, model = folder
+    result = run(*(word.replace("MODULE", model.split(":")[0]) for word in words))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("offmap: ")
+    assert sentence in result.stderr
+
+
+def test_damaged_pictures_are_skipped_on_request_and_counted(run, folder):
+    path, model = folder
+    (path / "pictures" / "ant" / "0.png").write_bytes(b"not a picture")
+    words = ["extract", "pictures", "--model", model, "--to", "acts"]
+    assert "0.png: not a readable picture" in run(*words).stderr
+    skipped = run(*words, "--skip-unreadable", "--json")
+    assert skipped.exit_code == 0, skipped.output
+    assert "left out 1 damaged pictures" in skipped.stderr
+    assert json.loads(skipped.stdout)["inputs"] == 9
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["fit"], ["fit", "energy", "x.npz", "--tpr", "much", "--out", "y"]])
+def test_wrong_usage_exits_2(run, words):
+    assert run(*words).exit_code == 2
+
+
+def test_help_and_version_load_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from offmap.cli import app\n"
+        "try:\n    app(['--help'])\n"
+        "except SystemExit as done:\n    assert done.code in (0, None)\n"
+        "heavy = {'torch', 'numpy', 'sklearn', 'scipy', 'plotly', 'jinja2', 'PIL', 'pyarrow'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for command in ("demo", "extract", "fit", "score", "compare", "methods"):
+        assert command in done.stdout
+    version = subprocess.run([sys.executable, "-m", "offmap.cli", "--version"], capture_output=True, text=True)
+    assert version.stdout.strip() == offmap.__version__
+
+
+def test_an_interrupt_exits_130_with_one_line(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, time\ndef make():\n    pathlib.Path('started').touch()\n    time.sleep(600)\n"
+    )
+    np.save(tmp_path / "x.npy", np.zeros((2, 3), np.float32))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "offmap.cli", "extract", "x.npy", "--model", "slow:make", "--to", "acts"],
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while not (tmp_path / "started").exists():
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "offmap: interrupted\n"
