@@ -215,6 +215,7 @@ class Quantile(Statistic):
 
     def __init__(self, percentiles: tuple[float, ...]) -> None:
         self.percentiles = percentiles
+        self.count = 0
         self.coarse = np.zeros(0, dtype=np.int64)
         self.fine: dict[int, npt.NDArray[np.int64]] = {}
 
@@ -224,7 +225,7 @@ class Quantile(Statistic):
         upper = keys >> np.uint32(self.FINE)
         if not self.fine:
             counts = np.bincount(upper, minlength=1 << self.COARSE)
-            self.coarse = counts if len(self.coarse) == 0 else self.coarse + counts
+            self._add(counts)
             return
         for bin_, counts in self.fine.items():
             inside = keys[upper == bin_] & np.uint32((1 << self.FINE) - 1)
@@ -234,8 +235,8 @@ class Quantile(Statistic):
         """Add another's counts; both must be in the same reading."""
         if self.fine.keys() != other.fine.keys():
             raise InputError("quantiles of different readings cannot be merged; narrow both after merging the first")
-        if not self.fine and len(other.coarse):
-            self.coarse = other.coarse.copy() if len(self.coarse) == 0 else self.coarse + other.coarse
+        if not self.fine and other.count:
+            self._add(other.coarse)
         for bin_ in self.fine:
             self.fine[bin_] = self.fine[bin_] + other.fine[bin_]
 
@@ -243,35 +244,43 @@ class Quantile(Statistic):
         """After the first reading, look finely into the bins that hold the percentiles."""
         if self.fine or self.count == 0:
             return False
+        bins, below = self._occupied()
         ranks = [rank for p in self.percentiles for rank in _ranks(p, self.count)[:2]]
-        bins = np.searchsorted(np.cumsum(self.coarse), ranks, side="right")
-        self.fine = {int(b): np.zeros(1 << self.FINE, dtype=np.int64) for b in bins}
+        places = np.searchsorted(below, ranks, side="right") - 1
+        self.fine = {int(bins[place]): np.zeros(1 << self.FINE, dtype=np.int64) for place in places}
         return True
 
-    @property
-    def count(self) -> int:
-        """How many numbers were counted in the first reading."""
-        return int(self.coarse.sum())
+    def _add(self, counts: npt.NDArray[np.int64]) -> None:
+        if self.count == 0:
+            self.coarse = np.zeros(1 << self.COARSE, dtype=np.int64)
+        self.coarse += counts
+        self.count += int(counts.sum())
+
+    def _occupied(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The bins that hold any number, and how many numbers lie below each."""
+        bins = np.flatnonzero(self.coarse)
+        return bins, np.concatenate([[0], np.cumsum(self.coarse[bins])])
 
     def values(self) -> list[float]:
         """The percentiles, interpolated linearly between order statistics as NumPy does."""
         if self.count == 0:
             raise InputError("no activations were seen; fit on at least one input")
-        below = np.concatenate([[0], np.cumsum(self.coarse)])
+        occupied = self._occupied()
         found = []
         for percentile in self.percentiles:
             low, high, share = _ranks(percentile, self.count)
-            a, b = self._value(low, below), self._value(high, below)
+            a, b = self._value(low, *occupied), self._value(high, *occupied)
             found.append(a + (b - a) * share)
         return found
 
-    def _value(self, rank: int, below: npt.NDArray[np.int64]) -> float:
-        bin_ = int(np.searchsorted(below, rank, side="right")) - 1
+    def _value(self, rank: int, bins: npt.NDArray[np.int64], below: npt.NDArray[np.int64]) -> float:
+        place = int(np.searchsorted(below, rank, side="right")) - 1
+        bin_ = int(bins[place])
         fine = self.fine.get(bin_)
         if fine is None or fine.sum() == 0:
             middle = 0 if _holds_zero(bin_, self.FINE) else 1 << (self.FINE - 1)
             return _number((bin_ << self.FINE) + middle)
-        offset = int(np.searchsorted(np.cumsum(fine), rank - below[bin_], side="right"))
+        offset = int(np.searchsorted(np.cumsum(fine), rank - below[place], side="right"))
         return _number((bin_ << self.FINE) + offset)
 
     def state(self) -> Arrays:
@@ -289,6 +298,7 @@ class Quantile(Statistic):
         """The bins that are not empty."""
         self.coarse = np.zeros(1 << self.COARSE, dtype=np.int64)
         self.coarse[state["bins"]] = state["counts"]
+        self.count = int(state["counts"].sum())
         self.fine = {int(b): row.copy() for b, row in zip(state["fine_bins"], state["fine"], strict=True)}
 
 
