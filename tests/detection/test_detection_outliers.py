@@ -202,5 +202,5 @@ def test_a_sample_that_is_too_small_is_refused(spec, count, known):
 
 @pytest.mark.parametrize("spec", ["iforest(0)", "lof(0)", "loda(0)", "pca(0)", "ocsvm(nu=0.0)", "gmm(0)", "openmax(0)"])
 def test_nonsense_is_refused(spec):
-    with pytest.raises(InputError, match="at least|above|from 1"):
+    with pytest.raises(InputError, match=r"at least|above|from 1"):
         offmap.detector(spec)

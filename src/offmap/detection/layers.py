@@ -13,11 +13,9 @@ from offmap.detection.block import Block
 from offmap.detection.logits import energy
 from offmap.detection.registry import register
 from offmap.detection.statistics import Extremes, Rows, Statistic
-from offmap.errors import InputError
 from offmap.requests import Edited, Layer, RemoveRank1, Request
 from offmap.sampling import priorities
 
-HELD_OUT = 0.1
 SAMPLE = 1000
 TINY = 1e-6  # keeps a bound of 0 from dividing, as in the authors' code
 
@@ -59,10 +57,20 @@ def class_deviation(values: Tensor, predicted: Tensor, low: Tensor, high: Tensor
     return deviation(values, low[rows], high[rows])
 
 
-def held_out(rows: Tensor, share: float, seed: int) -> Tensor:
-    """Which rows to hold out, by a seeded hash of their content: the same ones however the data is cut."""
-    chosen = priorities(rows.cpu().numpy(), seed) < np.uint64(share * 2**64)
-    return torch.from_numpy(chosen).to(rows.device)
+def halves(rows: Tensor, seed: int) -> Tensor:
+    """0 or 1 for each row, by a seeded hash of its content: the same ones however the data is cut."""
+    return torch.from_numpy((priorities(rows.cpu().numpy(), seed) >> np.uint64(63)).astype(np.int64))
+
+
+def mean_deviation(rows: Tensor, predicted: Tensor, half: Tensor, bounds: list[Extremes]) -> Tensor:
+    """The mean deviation of rows from the bounds of the half that they are not in; 1 when none deviates."""
+    found = [torch.zeros(0, dtype=torch.float64)]
+    for mine, other in enumerate(reversed(bounds)):
+        if other.low.numel():
+            chosen = half == mine
+            found.append(class_deviation(rows[chosen], predicted[chosen], *filled_bounds(other.low, other.high)))
+    mean = torch.cat(found).sum() / max(len(rows), 1)
+    return torch.where(mean > 0, mean, 1.0)
 
 
 @register
@@ -77,13 +85,13 @@ class Gram(Score):
     powers
         Gram matrices of the powers 1 to this.
     seed
-        Of the choice of held-out inputs.
+        Of the halves and of the sample.
 
     Notes
     -----
     The layers' deviations are each divided by their mean on known inputs that did not set the ranges. The paper takes
-    validation data; here a tenth of the known inputs, chosen by a hash, is held out for it (at most 1,000 are kept), so
-    that one reading of one set is enough. A layer on which none of them deviates counts as it is.
+    validation data for it. Here known inputs are halved by a hash, and a sample of 1,000 is compared with the ranges of
+    the half that each is not in: one reading of one set is enough, and all of it sets the ranges used for scoring.
     """
 
     name = "gram"
@@ -116,30 +124,33 @@ class Gram(Score):
         return [block.extra(layer.key).flatten(1) for layer in self._requested]
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """Per layer: ranges per predicted class, and a sample of held-out inputs."""
-        bounds = {f"bounds{place}": Extremes() for place in range(len(self.layers))}
-        return {**bounds, **{f"held{place}": Rows(SAMPLE, seed=self.seed) for place in range(len(self.layers))}}
+        """Per layer: ranges per predicted class in either half, and a sample."""
+        made: dict[str, Statistic] = {}
+        for place in range(len(self.layers)):
+            made |= {f"bounds{place}-{half}": Extremes() for half in (0, 1)}
+            made[f"sample{place}"] = Rows(SAMPLE, seed=self.seed)
+        return made
 
     def observe(self, statistics: Statistics, block: Block) -> None:
-        """Widen the ranges, or keep a held-out input."""
+        """Widen the ranges of each input's half."""
         predicted = block.logits.argmax(dim=1)
         for place, sums in enumerate(self._sums(block)):
-            apart = held_out(sums, HELD_OUT, self.seed + 1)
-            statistics[f"bounds{place}"].update(sums[~apart], predicted[~apart])
-            statistics[f"held{place}"].update(sums[apart], predicted=predicted[apart])
+            half = halves(sums, self.seed + 1).to(sums.device)
+            for mine in (0, 1):
+                statistics[f"bounds{place}-{mine}"].update(sums[half == mine], predicted[half == mine])
+            statistics[f"sample{place}"].update(sums, predicted=predicted)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Ranges for every class, and the mean deviation of each layer."""
         state: State = {}
         for place in range(len(self.layers)):
-            bounds, held = statistics[f"bounds{place}"], statistics[f"held{place}"]
-            if bounds.low.numel() == 0:
-                raise InputError(f"{self}: too few known inputs to set ranges; fit on more")
-            low, high = filled_bounds(bounds.low, bounds.high)
-            mean = torch.zeros((), dtype=torch.float64)
-            if len(held.rows):
-                mean = class_deviation(held.rows, held.companion("predicted"), low, high).mean()
-            state |= {f"low{place}": low, f"high{place}": high, f"mean{place}": torch.where(mean > 0, mean, 1.0)}
+            bounds = [statistics[f"bounds{place}-{half}"] for half in (0, 1)]
+            rows, predicted = statistics[f"sample{place}"].rows, statistics[f"sample{place}"].companion("predicted")
+            state[f"mean{place}"] = mean_deviation(rows, predicted, halves(rows, self.seed + 1), bounds)
+            both = Extremes()
+            for part in bounds:
+                both.merge(part)
+            state[f"low{place}"], state[f"high{place}"] = filled_bounds(both.low, both.high)
         return state
 
     def score(self, block: Block, ready: State) -> Tensor:
