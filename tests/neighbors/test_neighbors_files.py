@@ -66,9 +66,7 @@ def _write(folder, value, barrier, results):
 def test_of_two_writers_one_wins_whole(tmp_path):
     context = multiprocessing.get_context("fork")
     barrier, results = context.Barrier(2), context.Queue()
-    writers = [
-        context.Process(target=_write, args=(tmp_path / "bank", value, barrier, results)) for value in (1, 2)
-    ]
+    writers = [context.Process(target=_write, args=(tmp_path / "bank", value, barrier, results)) for value in (1, 2)]
     for writer in writers:
         writer.start()
     won = [results.get(timeout=30) for _ in writers]
@@ -118,9 +116,7 @@ def test_missing_or_foreign_descriptions_are_named(tmp_path, bank):
 
 
 def test_a_folder_that_cannot_be_written_leaves_nothing(tmp_path, bank, monkeypatch):
-    monkeypatch.setattr(
-        os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
+    monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StoreError, match="No space left"):
         bank.save(tmp_path / "bank")
     assert os.listdir(tmp_path) == []

@@ -43,7 +43,7 @@ class Index:
         asked = np.nonzero((squared < 0.01 * scale[:, None]) & (rows >= 0))
         found[asked] = distances(self._parts, queries[asked[0]], rows[asked])
         found[rows < 0] = np.inf
-        order = np.lexsort((rows, found), axis=1)
+        order = np.argsort(found, axis=1, kind="stable")
         return np.take_along_axis(found, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
     def _build(self) -> Any:

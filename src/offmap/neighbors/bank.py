@@ -10,12 +10,10 @@ import numpy.typing as npt
 
 from offmap.errors import InputError
 from offmap.neighbors import approximate, exact, files
-from offmap.neighbors.vectors import Array, Floats, Frame, as_rows, distances, unit
+from offmap.neighbors.vectors import Array, Floats, Frame, as_rows, distances, is_mapped, unit
 
 Engine = Literal["auto", "exact", "faiss", "hnsw", "ivf"]
 APPROXIMATE = ("hnsw", "ivf")
-
-PART_BYTES = 64 * 2**20
 
 
 class Bank:
@@ -61,6 +59,7 @@ class Bank:
         self.dtype = dtype
         self.engine = engine
         self._parts: list[Array] = []
+        self._grows = False  # whether the last part is an array of the bank's own
         self._frame: Frame | None = None  # worked out at the first search, like the index
         self._index: approximate.Index | None = None
 
@@ -104,7 +103,7 @@ class Bank:
             return np.empty((0, 0), self.dtype)
         if len(self._parts) > 1:
             self._parts = [np.concatenate(self._parts)]
-            self._frame = None
+            self._grows, self._frame = True, None
         return self._parts[0]
 
     def add(self, block: Any) -> Self:
@@ -132,7 +131,7 @@ class Bank:
                 f"Bank.add: the value {float(rows[~np.isfinite(stored)][0]):.6g} does not fit float16; "
                 f"use Bank(dtype='float32')"
             )
-        self._append([stored])
+        self._append(stored, own=True)
         return self
 
     def merge(self, other: Bank) -> Self:
@@ -141,7 +140,8 @@ class Bank:
             raise InputError(f"{self!r}.merge({other!r}): the banks must agree on normalize and dtype")
         if self.width and other.width and self.width != other.width:
             raise InputError(f"{self!r}.merge({other!r}): the banks must have vectors of the same width")
-        self._append(other._parts)
+        for part in list(other._parts):
+            self._append(part, own=False)
         return self
 
     def kth_distance(self, queries: Any, k: int, average: bool = False) -> Floats:
@@ -193,12 +193,8 @@ class Bank:
                 f"asked for; recall {self.recall(few):.3f} at k={few}, measured against the exact answer"
             )
         if self.engine == "faiss":
-            return (
-                f"{size}: exact with faiss Flat, which copies the bank, because engine='faiss' was asked for"
-            )
-        memory = (
-            "mapped from disk" if any(isinstance(part, np.memmap) for part in self._parts) else "in memory"
-        )
+            return f"{size}: exact with faiss Flat, which copies the bank, because engine='faiss' was asked for"
+        memory = "mapped from disk" if any(map(is_mapped, self._parts)) else "in memory"
         return (
             f"{size}, {memory}: exact with matrix products in place, measured fastest at every size; up to "
             f"{exact.FEW_QUERIES} queries at once cost one reading of the bank, with matrix-vector products; "
@@ -207,9 +203,7 @@ class Bank:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the bank to a folder, whole or not at all, one block at a time."""
-        files.save(
-            folder, self._parts, {"normalize": self.normalize, "dtype": self.dtype, "engine": self.engine}
-        )
+        files.save(folder, self._parts, {"normalize": self.normalize, "dtype": self.dtype, "engine": self.engine})
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], mmap: bool = True) -> Bank:
@@ -219,15 +213,21 @@ class Bank:
         bank._parts = [vectors] if len(vectors) else []
         return bank
 
-    def _append(self, parts: list[Array]) -> None:
-        for part in parts:
-            last = self._parts[-1] if self._parts else None
-            # Small blocks are glued together; large ones and memory maps stay where they are.
-            if last is None or isinstance(last, np.memmap) or last.nbytes + part.nbytes > PART_BYTES:
-                self._parts.append(part)
-            else:
-                self._parts[-1] = np.concatenate([last, part])
+    def _append(self, part: Array, own: bool) -> None:
+        """Put rows at the end: into the array the bank owns, or beside it when that would copy a mapped file."""
         self._frame = self._index = None
+        if is_mapped(part) or not self._grows:
+            self._grows = not is_mapped(part)
+            self._parts.append(part if own or is_mapped(part) else part.copy())
+            return
+        array = self._parts.pop()
+        start = len(array)
+        try:
+            array.resize((start + len(part), array.shape[1]))  # moves pages, not data
+            array[start:] = part
+        except ValueError:  # someone holds a view of the array, which must stay as it is
+            array = np.concatenate([array, part])
+        self._parts.append(array)
 
     def _queries(self, queries: Any, k: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
         """Checked and normalised queries, and which of them have no direction."""
@@ -263,5 +263,5 @@ class Bank:
 
 
 def _sorted(found: Floats, rows: Array) -> tuple[Floats, Array]:
-    order = np.lexsort((rows, found), axis=1)
+    order = np.argsort(found, axis=1, kind="stable")  # almost sorted already, which this sort is quick at
     return np.take_along_axis(found, order, axis=1), np.take_along_axis(rows, order, axis=1)

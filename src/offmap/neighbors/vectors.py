@@ -140,6 +140,22 @@ def take(parts: Sequence[Array], chosen: Array) -> Array:
     return result
 
 
+def is_mapped(array: Array) -> bool:
+    """Whether an array lies in a mapped file, where reading in order matters.
+
+    Examples
+    --------
+    >>> is_mapped(np.eye(2))
+    False
+    """
+    base: object = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap):
+            return True
+        base = base.base
+    return False
+
+
 def _blocks(rows: int, width: int) -> list[slice]:
     size = max(1, BLOCK_ELEMENTS // max(width, 1))
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]

@@ -1,0 +1,301 @@
+"""The k largest of a matrix product at the price of the product: a guessed bound, and a check of the guess.
+
+1. Each thread multiplies its own tiles, on one core, and compares them with a bound per query while they are in
+   cache; the few values above the bound go into a buffer.
+2. Each tile is an even spread over the bank, so what was seen of it says where the k-th value of the whole will
+   be. The bound is set from the first tile, with a margin, and raised each time twice as much has been seen.
+3. A query whose k-th value lies below a bound (the guess was wrong) is named, and searched without a guess.
+
+A buffer that fills up all the same is cut to its k best. Mapped files are read in order instead of spread, with
+bounds from a small spread sample read before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from offmap.neighbors.cores import in_threads
+from offmap.neighbors.vectors import Array, Floats, is_mapped, take
+
+TILE_QUERIES = 2048
+TILE_ROWS = 1024
+CHOICE_QUERIES = 128
+BUFFER_BYTES = 256 * 2**20
+DEVIATIONS = 4.0  # between a guess and what is expected: about one guess in 30,000 is wrong
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows ``start, start + step, …`` of a bank, and what to subtract from their products."""
+
+    start: int
+    step: int
+    rows: Array
+    penalty: Floats | None
+
+    def __getitem__(self, part: slice) -> Tile:
+        """Some of the rows."""
+        penalty = None if self.penalty is None else self.penalty[part]
+        return Tile(self.start + (part.start or 0) * self.step, self.step, self.rows[part], penalty)
+
+    def closeness(self, queries: Floats, out: Floats | None = None) -> Floats:
+        """Queries × rows; larger is nearer."""
+        values: Floats = np.matmul(queries, self.rows.astype(np.float32, copy=False).T, out=out)
+        if self.penalty is not None:
+            values -= self.penalty
+        return values
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answers of a block of queries, and the numbers of those whose guess was wrong."""
+
+    values: Floats
+    rows: Array
+    short: Array
+
+
+def tiles(parts: Sequence[Array], penalties: Sequence[Floats] | None, size: int, spread: bool = False) -> list[Tile]:
+    """Cut a bank into tiles of at most `size` rows: runs, or with `spread` every so-manieth row of a part."""
+    cut, before = [], 0
+    for number, part in enumerate(parts):
+        count = -(-len(part) // size)
+        for place in range(count):
+            where = slice(place, None, count) if spread else slice(place * size, (place + 1) * size)
+            penalty = None if penalties is None else np.ascontiguousarray(penalties[number][where])
+            cut.append(Tile(before + where.start, where.step or 1, part[where], penalty))
+        before += len(part)
+    return cut
+
+
+def rank_for(k: int, share: float) -> int:
+    """Which value of a share of the bank lies below the k-th of the whole bank, almost surely.
+
+    Above the r-th value of the share, the whole has r / share values, give or take sqrt(r) / share. This is the
+    smallest r that leaves k of them DEVIATIONS below the mean.
+
+    Examples
+    --------
+    >>> rank_for(1000, 1.0) > 1000, rank_for(1000, 0.1) > 100
+    (True, True)
+    """
+    return math.ceil(((DEVIATIONS + math.sqrt(DEVIATIONS**2 + 4 * k * share)) / 2) ** 2)
+
+
+def room(total: int, k: int, threads: int, sample: int) -> int:
+    """How many values one thread can hold per query: what will pass its bounds, a margin, and never less than k.
+
+    `sample` is the number of rows the bounds come from; 0 if they are raised as more of the bank is seen.
+    """
+    if sample:
+        passing = rank_for(k, sample / total) * total / (sample * threads)
+    else:
+        share, seen = TILE_ROWS / total, 1
+        passing = rank_for(k, share)
+        while seen * share * threads < 1:
+            passing += rank_for(k, seen * share)
+            seen *= 2
+    return min(total, max(k, min(int(1.25 * passing), 4 * k + 4096)) + 64)
+
+
+def queries_at_once(total: int, k: int, threads: int) -> int:
+    """How many queries share one reading of the bank, within the memory for their buffers."""
+    per_query = 12 * threads * max(room(total, k, threads, 0), room(total, k, threads, _sample_of(total)))
+    return int(np.clip(BUFFER_BYTES // per_query, 1, 8 * TILE_QUERIES))
+
+
+def nearest(
+    parts: Sequence[Array],
+    queries: Floats,
+    k: int,
+    penalties: Sequence[Floats] | None,
+    last_only: bool,
+    threads: int,
+) -> Found:
+    """The k nearest of each query (or the k-th alone), and which queries must be asked again."""
+    total = sum(len(part) for part in parts)
+    spread = len(parts) == 1 and not is_mapped(parts[0])
+    cut = tiles(parts, penalties, TILE_ROWS, spread)
+    threads = min(threads, len(cut))
+    sample = 0 if spread else _sample_of(total)
+    bounds = _sampled_bounds(parts, penalties, queries, k, sample, threads) if sample else None
+    size = room(total, k, threads, sample)
+    workers = [Worker(len(queries), k, size, total, bounds) for _ in range(threads)]
+
+    def search(thread: int) -> None:
+        for tile in cut[thread::threads]:
+            workers[thread].take(tile, queries)
+
+    in_threads(search, threads)
+    columns = 1 if last_only else k
+    values = np.empty((len(queries), columns), np.float32)
+    rows = np.empty((len(queries), columns), np.int64)
+
+    def choose(thread: int) -> None:
+        for start in range(thread * CHOICE_QUERIES, len(queries), threads * CHOICE_QUERIES):
+            block = slice(start, start + CHOICE_QUERIES)
+            held = np.concatenate([worker.values[block] for worker in workers], axis=1)
+            values[block], places = last(held, k) if last_only else best(held, k)
+            numbers = np.concatenate([worker.rows[block] for worker in workers], axis=1)
+            rows[block] = np.take_along_axis(numbers, places, axis=1)
+
+    in_threads(choose, threads)
+    # What a thread left out is at most its bound, so the k best are right if the last reaches every bound.
+    bounds = np.max([worker.bounds for worker in workers], axis=0)
+    return Found(values, rows, np.flatnonzero(values[:, -1] < bounds))
+
+
+class Worker:
+    """One thread's bounds and what passed them, for each query of a block."""
+
+    def __init__(self, queries: int, k: int, size: int, total: int, bounds: Floats | None) -> None:
+        self.k = k
+        self.total = total
+        self.learns = bounds is None
+        self.bounds = np.full(queries, -np.inf, np.float32) if bounds is None else bounds.copy()
+        self.values = np.full((queries, size), -np.inf, np.float32)
+        self.rows = np.empty((queries, size), np.int32 if total < 2**31 else np.int64)
+        self.held = np.zeros(queries, np.int64)
+        self.taken = 0
+        self.seen = 0
+        self._out = np.empty(min(TILE_QUERIES, queries) * TILE_ROWS, np.float32)
+        self._passed = np.empty(len(self._out), np.bool_)
+
+    def take(self, tile: Tile, queries: Floats) -> None:
+        """Multiply one tile with all queries and keep what passes the bounds."""
+        ready = Tile(tile.start, tile.step, tile.rows.astype(np.float32, copy=False), tile.penalty)
+        rank = rank_for(self.k, len(tile.rows) / self.total)
+        for start in range(0, len(queries), TILE_QUERIES):
+            block = slice(start, min(start + TILE_QUERIES, len(queries)))
+            shape = (block.stop - start, len(tile.rows))
+            values = ready.closeness(queries[block], self._out[: math.prod(shape)].reshape(shape))
+            if self.learns and not self.taken:
+                self.bounds[block] = _bounds(values, rank)
+            self._keep(values, tile, block)
+        self.taken += 1
+        self.seen += len(tile.rows)
+        if self.learns and self.taken > 1 and self.taken & (self.taken - 1) == 0:
+            self._raise_bounds()
+
+    def _raise_bounds(self) -> None:
+        rank = rank_for(self.k, self.seen / self.total)
+        for start in range(0, len(self.bounds), TILE_QUERIES):
+            block = slice(start, start + TILE_QUERIES)
+            filled = int(self.held[block].max())
+            if filled >= rank:
+                known = _bounds(self.values[block, :filled], rank)
+                np.maximum(self.bounds[block], known, out=self.bounds[block])
+
+    def _keep(self, values: Floats, tile: Tile, block: slice) -> None:
+        passed = self._passed[: values.size].reshape(values.shape)
+        np.greater(values, self.bounds[block, None], out=passed)
+        flat, query, counts = _where(passed)
+        held, size = self.held[block], self.values.shape[1]
+        if int((held + counts).max()) > size:
+            over = np.flatnonzero(held + counts > size)
+            self._cut(values, tile, block, over)
+            passed[over] = False
+            flat, query, counts = _where(passed)
+        place = np.arange(block.start, block.stop) * size + held
+        place -= np.cumsum(counts) - counts
+        target = place[query] + np.arange(len(flat))
+        self.values.reshape(-1)[target] = values.reshape(-1)[flat]
+        self.rows.reshape(-1)[target] = (flat - query * values.shape[1]) * tile.step + tile.start
+        held += counts
+
+    def _cut(self, values: Floats, tile: Tile, block: slice, over: Array) -> None:
+        """Keep the k best of what is held and what has come, and raise the bound to the last of them."""
+        queries = over + block.start
+        both = np.concatenate([self.values[queries], values[over]], axis=1)
+        here = tile.start + tile.step * np.arange(values.shape[1], dtype=self.rows.dtype)
+        numbers = np.concatenate([self.rows[queries], np.tile(here, (len(over), 1))], axis=1)
+        chosen = top(both, self.k)
+        kept = np.take_along_axis(both, chosen, axis=1)
+        self.values[queries] = -np.inf
+        self.values[queries, : self.k] = kept
+        self.rows[queries, : self.k] = np.take_along_axis(numbers, chosen, axis=1)
+        self.held[queries] = self.k
+        self.bounds[queries] = kept.min(axis=1)
+
+
+def top(values: Floats, k: int) -> Array:
+    """Where the k largest values of each row stand, in no order.
+
+    Examples
+    --------
+    >>> top(np.array([[3.0, 1.0, 2.0]], dtype=np.float32), 1)
+    array([[0]])
+    """
+    place = values.shape[1] - k
+    return np.argpartition(values, place, axis=1)[:, place:]
+
+
+def best(values: Floats, k: int) -> tuple[Floats, Array]:
+    """The k largest values of each row, largest first, and where they stand.
+
+    Examples
+    --------
+    >>> best(np.array([[3.0, 1.0, 2.0]], dtype=np.float32), 2)
+    (array([[3., 2.]], dtype=float32), array([[0, 2]]))
+    """
+    chosen = top(values, k)
+    kept = np.take_along_axis(values, chosen, axis=1)
+    order = np.argsort(-kept, axis=1)
+    return np.take_along_axis(kept, order, axis=1), np.take_along_axis(chosen, order, axis=1)
+
+
+def last(values: Floats, k: int) -> tuple[Floats, Array]:
+    """The k-th largest value of each row and where it stands: cheaper than `best`, for it sorts no places.
+
+    Examples
+    --------
+    >>> last(np.array([[3.0, 1.0, 2.0]], dtype=np.float32), 2)
+    (array([[2.]], dtype=float32), array([[2]]))
+    """
+    place = values.shape[1] - k
+    kth = np.partition(values, place, axis=1)[:, place, None]
+    return kth, np.argmax(values == kth, axis=1)[:, None]
+
+
+def _bounds(values: Floats, rank: int) -> Floats:
+    """Just below the value of this rank in each row, so that its equals pass too."""
+    place = values.shape[1] - rank
+    return np.nextafter(np.partition(values, place, axis=1)[:, place], np.float32(-np.inf))
+
+
+def _sample_of(total: int) -> int:
+    return min(8192, max(1024, total // 50))
+
+
+def _sampled_bounds(
+    parts: Sequence[Array],
+    penalties: Sequence[Floats] | None,
+    queries: Floats,
+    k: int,
+    sample: int,
+    threads: int,
+) -> Floats:
+    """Bounds for a bank that must be read in order, from an even spread of its rows."""
+    total = sum(len(part) for part in parts)
+    chosen = np.arange(sample) * total // sample
+    tile = Tile(0, 1, take(parts, chosen), None if penalties is None else take(penalties, chosen))
+    bounds = np.empty(len(queries), np.float32)
+
+    def work(thread: int) -> None:
+        for start in range(thread * CHOICE_QUERIES, len(queries), threads * CHOICE_QUERIES):
+            block = slice(start, start + CHOICE_QUERIES)
+            bounds[block] = _bounds(tile.closeness(queries[block]), rank_for(k, sample / total))
+
+    in_threads(work, threads)
+    return bounds
+
+
+def _where(passed: Array) -> tuple[Array, Array, Array]:
+    """Where a mask is true: the flat places, their rows, and how many there are per row."""
+    flat = np.flatnonzero(passed)
+    row = flat // passed.shape[1]
+    return flat, row, np.bincount(row, minlength=len(passed))
