@@ -236,7 +236,7 @@ class Quantile(Statistic):
         if self.fine.keys() != other.fine.keys():
             raise InputError("quantiles of different readings cannot be merged; narrow both after merging the first")
         if not self.fine and other.count:
-            self._add(other.coarse)
+            self._add(other.coarse.copy())
         for bin_ in self.fine:
             self.fine[bin_] = self.fine[bin_] + other.fine[bin_]
 
@@ -252,8 +252,9 @@ class Quantile(Statistic):
 
     def _add(self, counts: npt.NDArray[np.int64]) -> None:
         if self.count == 0:
-            self.coarse = np.zeros(1 << self.COARSE, dtype=np.int64)
-        self.coarse += counts
+            self.coarse = counts
+        else:
+            self.coarse += counts
         self.count += int(counts.sum())
 
     def _occupied(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
