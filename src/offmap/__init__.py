@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from offmap.activations import Head as Head
     from offmap.detection import Detector as Detector
     from offmap.detection import detector as detector
+    from offmap.detection.compare import compare as compare
+    from offmap.network import Network as Network
 
 
 def load(path: str | os.PathLike[str]) -> Any:
