@@ -1,0 +1,379 @@
+"""How well groups found in data agree with true classes, whatever the groups are called and however many there are.
+
+Everything here is a function of one table of counts, so evaluating in shards and merging gives the same numbers
+as evaluating in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.errors import InputError
+
+__all__ = [
+    "ClassRow",
+    "Contingency",
+    "OpenWorldAccuracy",
+    "adjusted_rand",
+    "class_count_error",
+    "class_table",
+    "linear_probe_accuracy",
+    "match_clusters",
+    "normalized_mutual_info",
+    "open_world_accuracy",
+    "purity",
+]
+
+Convention = Literal["orca", "v1", "v2", "v2-balanced", "ncd"]
+Counts = npt.NDArray[np.int64]
+NOBODY = -1  # a prediction of -1 is an outlier: it belongs to no group and is never right
+
+
+class OpenWorldAccuracy(NamedTuple):
+    """Shares of samples that were right: among all, those of known classes, those of novel classes.
+
+    A part that is empty, or that the convention does not define, is NaN.
+    """
+
+    all: float
+    known: float
+    novel: float
+
+
+class ClassRow(NamedTuple):
+    """One true class in `class_table`: its size, the group matched to it and how well the two agree."""
+
+    label: Hashable
+    size: int
+    group: Hashable | None
+    group_size: int
+    recall: float
+    precision: float
+
+
+class Contingency:
+    """How often each group met each true class; filled in blocks or on many machines, then merged.
+
+    Samples whose true class is -1 have none and are not counted.
+
+    Examples
+    --------
+    >>> first = Contingency().update(["a", "a"], [0, 1])
+    >>> whole = first.merge(Contingency().update(["b"], [1]))
+    >>> whole.classes, whole.groups, whole.counts.tolist()
+    (['a', 'b'], [0, 1], [[1, 0], [1, 1]])
+    """
+
+    def __init__(self) -> None:
+        self._cells: dict[tuple[Hashable, Hashable], int] = {}
+
+    def update(self, y_true: Any, y_pred: Any) -> Self:
+        """Count these samples too."""
+        truth, found = _column(y_true, "y_true"), _column(y_pred, "y_pred")
+        if len(truth) != len(found):
+            raise InputError(f"{len(truth)} true labels but {len(found)} predictions; give one of each per sample")
+        if not len(truth):
+            return self
+        groups, group = np.unique(found, return_inverse=True)
+        classes, label = np.unique(truth, return_inverse=True)
+        cells, counts = np.unique(group * len(classes) + label, return_counts=True)
+        for cell, count in zip(cells, counts, strict=True):
+            key = (groups[cell // len(classes)].item(), classes[cell % len(classes)].item())
+            if key[1] != NOBODY:
+                self._cells[key] = self._cells.get(key, 0) + int(count)
+        return self
+
+    def merge(self, other: Contingency) -> Self:
+        """Take in what another table counted."""
+        for key, count in other._cells.items():
+            self._cells[key] = self._cells.get(key, 0) + count
+        return self
+
+    @property
+    def classes(self) -> list[Hashable]:
+        """The true classes, in order."""
+        return _ordered({label for _, label in self._cells})
+
+    @property
+    def groups(self) -> list[Hashable]:
+        """The groups that were found, in order; outliers (-1) are not one of them."""
+        return _ordered({group for group, _ in self._cells} - {NOBODY})
+
+    @property
+    def counts(self) -> Counts:
+        """Groups × classes; a class met only among outliers has a column of zeros."""
+        return self.block(self.classes)
+
+    def block(self, classes: Iterable[Hashable]) -> Counts:
+        """The columns of these classes."""
+        column = {label: j for j, label in enumerate(classes)}
+        row = {group: i for i, group in enumerate(self.groups)}
+        table = np.zeros((len(row), len(column)), np.int64)
+        for (group, label), count in self._cells.items():
+            if group in row and label in column:
+                table[row[group], column[label]] = count
+        return table
+
+    def sizes(self, classes: Iterable[Hashable]) -> Counts:
+        """How many samples each of these classes has, outliers included."""
+        totals: dict[Hashable, int] = {}
+        for (_, label), count in self._cells.items():
+            totals[label] = totals.get(label, 0) + count
+        return np.array([totals.get(label, 0) for label in classes], np.int64)
+
+
+def open_world_accuracy(
+    y_true: Any,
+    y_pred: Any = None,
+    known_classes: Any = (),
+    convention: Convention = "v2",
+) -> OpenWorldAccuracy:
+    """All, Known and Novel accuracy of a clustering, in a named convention.
+
+    Groups have no names, so they are matched to classes one to one by the assignment that makes most samples
+    right (Kuhn 1955). Papers differ in what they match; one prediction can differ by 20 points between them.
+
+    Parameters
+    ----------
+    y_true
+        The true class of each sample, or a `Contingency` that counted them (then `y_pred` is left out).
+    y_pred
+        The group of each sample; -1 for an outlier, which is never right.
+    known_classes
+        The classes that had labels; every other class is novel.
+    convention
+        ``"v2"``: one matching over all samples, then split (GCD's default). ``"v2-balanced"``: the same, classes
+        weighing alike. ``"v1"``: known and novel samples matched separately, All their weighted mean.
+        ``"orca"``: All matched jointly, Known plain accuracy without matching, Novel matched by itself.
+        ``"ncd"``: Novel alone.
+
+    Examples
+    --------
+    >>> truth, found = [0, 0, 1, 1, 2, 2], [0, 0, 1, 7, 5, 5]
+    >>> accuracy = open_world_accuracy(truth, found, known_classes=[0, 1])
+    >>> round(accuracy.all, 3), accuracy.known, accuracy.novel
+    (0.833, 0.75, 1.0)
+    """
+    if convention not in get_args(Convention):
+        raise InputError(f"convention={convention!r}: the conventions are {', '.join(get_args(Convention))}")
+    table = _table(y_true, y_pred)
+    classes = table.classes
+    if not classes:
+        raise InputError("open_world_accuracy: no sample has a true class (-1 means none); nothing to measure")
+    named = {item.item() if isinstance(item, np.generic) else item for item in known_classes}
+    known = np.array([label in named for label in classes])
+    sizes = table.sizes(classes)
+    right = _matched(table.counts)
+    if convention == "v2-balanced":
+        recall = right / np.maximum(sizes, 1)
+        return OpenWorldAccuracy(*(_mean(recall[part]) for part in (known | True, known, ~known)))
+    if convention == "v2":
+        return OpenWorldAccuracy(*(_share(right[part], sizes[part]) for part in (known | True, known, ~known)))
+    apart = np.zeros(len(classes), np.int64)
+    for part in (known, ~known):
+        apart[part] = _matched(table.counts[:, part])
+    novel = _share(apart[~known], sizes[~known])
+    if convention == "ncd":
+        return OpenWorldAccuracy(float("nan"), float("nan"), novel)
+    if convention == "v1":
+        return OpenWorldAccuracy(_share(apart, sizes), _share(apart[known], sizes[known]), novel)
+    row = {group: i for i, group in enumerate(table.groups)}
+    counts = table.counts
+    plain = np.array([counts[row[label], j] if label in row else 0 for j, label in enumerate(classes)], np.int64)
+    return OpenWorldAccuracy(_share(right, sizes), _share(plain[known], sizes[known]), novel)
+
+
+def match_clusters(y_true: Any, y_pred: Any = None) -> dict[Hashable, Hashable]:
+    """The class each group stands for, one to one, so that most samples are right; spare groups are left out.
+
+    Examples
+    --------
+    >>> match_clusters(["cat", "cat", "dog"], [7, 7, 3])
+    {3: 'dog', 7: 'cat'}
+    """
+    table = _table(y_true, y_pred)
+    classes, groups, counts = table.classes, table.groups, table.counts
+    return {groups[i]: classes[j] for i, j in _assignment(counts) if counts[i, j] > 0}
+
+
+def class_table(y_true: Any, y_pred: Any = None) -> list[ClassRow]:
+    """For every true class: its size, its group, how much of the class is in it and of it in the class.
+
+    Examples
+    --------
+    >>> row = class_table(["a", "a", "b"], [0, 1, 1])[0]
+    >>> row.label, row.group, row.recall, row.precision
+    ('a', 0, 0.5, 1.0)
+    """
+    table = _table(y_true, y_pred)
+    classes, groups, counts = table.classes, table.groups, table.counts
+    sizes = table.sizes(classes)
+    group_of = {j: i for i, j in _assignment(counts) if counts[i, j] > 0}
+    rows = []
+    for j, label in enumerate(classes):
+        i = group_of.get(j)
+        right = 0 if i is None else int(counts[i, j])
+        total = 0 if i is None else int(counts[i].sum())
+        name = None if i is None else groups[i]
+        rows.append(ClassRow(label, int(sizes[j]), name, total, right / int(sizes[j]), right / max(total, 1)))
+    return rows
+
+
+def purity(y_true: Any, y_pred: Any = None) -> float:
+    """The share of samples that belong to the largest class of their group; outliers count as wrong.
+
+    Examples
+    --------
+    >>> purity([0, 0, 1, 1], [5, 5, 5, 6])
+    0.75
+    """
+    table = _table(y_true, y_pred)
+    counts = table.counts
+    return _share(counts.max(axis=1, initial=0), table.sizes(table.classes))
+
+
+def normalized_mutual_info(y_true: Any, y_pred: Any = None) -> float:
+    """Mutual information over the mean of both entropies; outliers (-1) form one group of their own.
+
+    Examples
+    --------
+    >>> normalized_mutual_info(["a", "a", "b", "b"], [1, 1, 0, 0])
+    1.0
+    """
+    joint = _with_outliers(_table(y_true, y_pred)).astype(np.float64)
+    joint /= max(joint.sum(), 1.0)
+    rows, columns = joint.sum(axis=1), joint.sum(axis=0)
+    between = _entropy(rows) + _entropy(columns)
+    if between == 0:  # one group, one class: they agree
+        return 1.0
+    return float(min(max(2 * (between - _entropy(joint.ravel())) / between, 0.0), 1.0))
+
+
+def adjusted_rand(y_true: Any, y_pred: Any = None) -> float:
+    """Pairs of samples on which groups and classes agree, 0 at chance (Hubert & Arabie 1985); outliers as above.
+
+    Examples
+    --------
+    >>> adjusted_rand(["a", "a", "b", "b"], [1, 1, 0, 0])
+    1.0
+    """
+    counts = _with_outliers(_table(y_true, y_pred)).astype(np.float64)
+    total = counts.sum()
+    together = _pairs(counts).sum()
+    in_groups, in_classes = _pairs(counts.sum(axis=1)).sum(), _pairs(counts.sum(axis=0)).sum()
+    chance = in_groups * in_classes / max(total * (total - 1) / 2, 1.0)
+    span = (in_groups + in_classes) / 2 - chance
+    return 1.0 if span == 0 else float((together - chance) / span)
+
+
+def class_count_error(found: int, true: int) -> float:
+    """``|K − K*| / K*``.
+
+    Examples
+    --------
+    >>> class_count_error(81, 77) < 0.06
+    True
+    """
+    if true < 1:
+        raise InputError(f"class_count_error(true={true}): there is at least one class")
+    return abs(found - true) / true
+
+
+def linear_probe_accuracy(
+    train_features: Any,
+    train_labels: Any,
+    test_features: Any,
+    test_labels: Any,
+    *,
+    regularization: float = 1.0,
+    seed: int = 0,
+) -> float:
+    """Accuracy of a logistic regression on frozen features: how linearly the classes can be told apart.
+
+    Features are standardised with the training part's mean and deviation.
+
+    Examples
+    --------
+    >>> rows = np.array([[0.0], [1.0], [9.0], [10.0]])
+    >>> linear_probe_accuracy(rows, [0, 0, 1, 1], rows, [0, 0, 1, 1])
+    1.0
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    rows, queries = np.asarray(train_features, np.float64), np.asarray(test_features, np.float64)
+    labels = _column(train_labels, "train_labels")
+    if len(np.unique(labels)) < 2:
+        raise InputError("linear_probe_accuracy: the training labels hold one class; at least two are needed")
+    centre, spread = rows.mean(axis=0), rows.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    probe = LogisticRegression(C=regularization, max_iter=1000, random_state=seed)
+    probe.fit((rows - centre) / spread, labels)
+    return float(probe.score((queries - centre) / spread, _column(test_labels, "test_labels")))
+
+
+def _table(y_true: Any, y_pred: Any) -> Contingency:
+    if isinstance(y_true, Contingency):
+        if y_pred is not None:
+            raise InputError("a Contingency already holds the predictions; leave y_pred out")
+        return y_true
+    if y_pred is None:
+        raise InputError("y_pred is missing: give one group per sample, or a Contingency alone")
+    return Contingency().update(y_true, y_pred)
+
+
+def _column(values: Any, name: str) -> npt.NDArray[Any]:
+    column = np.asarray(values)
+    if column.ndim != 1:
+        raise InputError(f"{name} of shape {column.shape}: one label per sample is needed")
+    if column.dtype.kind == "f":
+        if not (np.isfinite(column).all() and (column == np.round(column)).all()):
+            raise InputError(f"{name} holds fractions or NaN; labels are whole numbers or strings")
+        column = column.astype(np.int64)
+    return column.astype(str) if column.dtype.kind == "O" else column
+
+
+def _ordered(items: set[Hashable]) -> list[Hashable]:
+    return sorted(items, key=lambda item: (isinstance(item, str), item))
+
+
+def _assignment(counts: Counts) -> list[tuple[int, int]]:
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = linear_sum_assignment(counts, maximize=True)
+    return list(zip(rows.tolist(), columns.tolist(), strict=True))
+
+
+def _matched(counts: Counts) -> Counts:
+    """Per class, how many of its samples are in the group matched to it."""
+    right = np.zeros(counts.shape[1], np.int64)
+    for i, j in _assignment(counts):
+        right[j] = counts[i, j]
+    return right
+
+
+def _with_outliers(table: Contingency) -> Counts:
+    counts = table.counts
+    left = table.sizes(table.classes) - counts.sum(axis=0)
+    return np.vstack([counts, left]) if left.any() else counts
+
+
+def _share(right: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> float:
+    total = sizes.sum()
+    return float(right.sum() / total) if total else float("nan")
+
+
+def _mean(values: npt.NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def _entropy(shares: npt.NDArray[np.float64]) -> float:
+    positive = shares[shares > 0]
+    return float(-(positive * np.log(positive)).sum()) + 0.0
+
+
+def _pairs(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return counts * (counts - 1) / 2
