@@ -153,6 +153,20 @@ def test_noise_stands_in_for_outliers(run, folder):
     assert said["chosen"] != said["detector"]
 
 
+def test_methods_that_ask_for_more_than_one_pass(run, folder):
+    _, model = folder
+    words = ["--model", model]
+    assert run("fit", "odin", "pictures", *words, "--out", "odin.offmap").exit_code == 0
+    direct = run("score", "odin.offmap", "pictures", *words, "--json")
+    for asked, to in [("odin, mahalanobis", "before"), ("odin.offmap", "after")]:
+        assert run("extract", "pictures", *words, "--for", asked, "--to", to).exit_code == 0
+        stored = run("score", "odin.offmap", to, "--json")
+        np.testing.assert_allclose(json.loads(stored.stdout)["score"], json.loads(direct.stdout)["score"], rtol=1e-5)
+    plain = run("extract", "pictures", *words, "--to", "plain")
+    assert plain.exit_code == 0
+    assert run("score", "odin.offmap", "plain").exit_code == 1
+
+
 def test_methods_lists_the_registry(run):
     rows = json.loads(run("methods", "--json").stdout)["methods"]
     assert {row["name"] for row in rows} >= set(offmap.detection.methods())

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import numpy.typing as npt
 
 from offmap.activations import Activations
 from offmap.data import Samples, digits
-from offmap.detection import Detector, Verdicts
+from offmap.detection import Detector, Verdicts, detector
 from offmap.detection.compare import Comparison, compare
 from offmap.errors import InputError
 from offmap.network import Network
@@ -28,11 +30,22 @@ METHODS = (
     "msp",
     "maxlogit",
     "energy",
+    "entropy",
+    "gen",
+    "odin",
     "react(auto)|energy",
     "dice(auto)|energy",
-    "knn(auto)",
+    "ash_s|energy",
+    "scale|energy",
+    "gradnorm",
+    "kl_matching",
     "mahalanobis",
+    "rmds",
     "vim",
+    "she",
+    "nnguide",
+    "fdbd",
+    "knn(auto)",
 )
 GUARD = "knn(auto)"
 NOISE = 300
@@ -151,11 +164,12 @@ def _run(seed: int, known: int, on_step: Callable[[str], None]) -> Demo:
     )
     on_step("running it once over every set")
     net = Network(model)
+    needs = reduce(or_, [detector(spec).needs for spec in METHODS])
     train, val, test, unknown = (
-        net.extract(ready(part), labels=part.labels, progress=False)
+        net.extract(ready(part), needs, labels=part.labels, progress=False)
         for part in (split.train, split.val, split.test, split.unknown)
     )
-    noise = net.noise(NOISE, split.train.inputs.shape[1:], seed=seed)
+    noise = net.noise(NOISE, split.train.inputs.shape[1:], seed, replace(needs, labels=False))
     choosing, calibrating = val[: len(val) // 2], val[len(val) // 2 :]
     on_step(f"comparing {len(METHODS)} detectors")
     comparison = compare(

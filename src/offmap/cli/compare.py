@@ -25,17 +25,19 @@ def compare(
 ) -> None:
     """Compare detectors: FPR95, AUROC, AUPR, ID accuracy and time, per set and on average."""
     import offmap
+    from offmap.detection.grammar import split
     from offmap.errors import InputError
 
     sets = [entry.partition("=") for entry in ood]
     if not all(equals and name for name, equals, _ in sets):
         raise InputError(f"--ood {ood}: name each set, as in --ood svhn=svhn.npz")
-    needs = wanted(detectors)
+    compared = [offmap.detector(spec) for spec in split(detectors)]
+    needs = wanted(*compared)
     far = inputs.activations(outliers, needs) if outliers is not None else None
     if far is None and noise is not None:
         far = inputs.noise(noise, known, needs)
     table = offmap.compare(
-        detectors,
+        compared,
         known=inputs.activations(known, needs),
         id_test=inputs.activations(id_test, needs),
         ood={name: inputs.activations(Path(path), needs) for name, _, path in sets},

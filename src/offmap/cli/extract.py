@@ -34,7 +34,12 @@ def extract(
     as_json: Json = False,
 ) -> None:
     """Run a network over data once and keep features, logits and labels in a folder."""
-    needs = None if needed_by is None else wanted(needed_by)
+    import offmap
+    from offmap.detection.grammar import split
+
+    asked = needed_by or ""
+    guards = [offmap.load(asked)] if asked.endswith(".offmap") else [offmap.detector(spec) for spec in split(asked)]
+    needs = wanted(*guards)
     batches = inputs.batches(data, labels)
     dtype = "float16" if half else "float32"
     if noise is None:

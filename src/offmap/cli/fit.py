@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from offmap.cli.options import Inputs, Json, show, with_inputs
+from offmap.cli.options import Inputs, Json, show, wanted, with_inputs
 
 
 @with_inputs
@@ -30,7 +30,7 @@ def fit(
     import offmap
 
     guard = offmap.detector(detector)
-    needs = guard.needs
+    needs = wanted(guard)
     far = inputs.activations(outliers, needs) if outliers is not None else None
     if far is None and noise is not None:
         far = inputs.noise(noise, known, needs)
@@ -40,7 +40,7 @@ def fit(
         outliers=far,
     )
     if calibrate is not None:
-        guard.calibrate(inputs.activations(calibrate, guard.needs), tpr=tpr, by_class=by_class)
+        guard.calibrate(inputs.activations(calibrate, wanted(guard)), tpr=tpr, by_class=by_class)
     guard.save(out)
     threshold = None if calibrate is None or by_class else guard.threshold
     result = {

@@ -16,7 +16,7 @@ def methods(as_json: Json = False) -> None:
             "kind": "shaper" if issubclass(kind, Shaper) else "score",
             "reads": _declared(kind.reads),
             "fits": _declared(kind.fits),
-            "about": (kind.__doc__ or "").strip().partition("\n")[0],
+            "about": " ".join((kind.__doc__ or "").strip().partition("\n\n")[0].split()),
             "paper": kind.paper,
         }
         for name, kind in registered().items()

@@ -6,7 +6,9 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -14,6 +16,7 @@ import typer
 
 if TYPE_CHECKING:
     from offmap.activations import Activations
+    from offmap.detection import Detector
     from offmap.network import Network
     from offmap.requests import Needs
 
@@ -152,18 +155,11 @@ def say(words: str) -> None:
     print(f"offmap: {words}", file=sys.stderr)
 
 
-def wanted(needed_by: str) -> Needs:
-    """What these detectors, or this saved guard, ask of a network."""
-    import functools
-    import operator
+def wanted(*detectors: Detector) -> Needs:
+    """What these detectors ask of a network. Not labels: data may lack them, and one that reads them says so itself."""
+    from offmap.requests import Needs
 
-    import offmap
-    from offmap.detection.grammar import split
-
-    if needed_by.endswith(".offmap"):
-        guard_needs: Needs = offmap.load(needed_by).needs
-        return guard_needs
-    return functools.reduce(operator.or_, [offmap.detector(spec).needs for spec in split(needed_by)])
+    return replace(reduce(or_, [detector.needs for detector in detectors], Needs()), labels=False)
 
 
 def _numbers(text: str | None) -> list[float] | None:

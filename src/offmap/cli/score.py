@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offmap.cli.options import Inputs, Json, show, with_inputs
+from offmap.cli.options import Inputs, Json, show, wanted, with_inputs
 
 
 @with_inputs
@@ -29,7 +29,7 @@ def score(
     from offmap.data import write_table
 
     loaded = offmap.load(guard)
-    acts = inputs.activations(data, loaded.needs)
+    acts = inputs.activations(data, wanted(loaded))
     columns: dict[str, Any] = {}
     if loaded.calibration is None:
         columns["score"] = loaded.score(acts)
