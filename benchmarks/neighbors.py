@@ -1,0 +1,213 @@
+"""Nearest neighbours beside their limit: the matrix product that any exact search must do.
+
+All engines answer the same queries on the same arrays in one run, in turns, and their answers are compared. A
+share of the limit is ``time of the product / time of the search``; the median over the rounds is reported. The
+vectors are random directions: the worst case, for nothing can be pruned.
+
+    python benchmarks/neighbors.py                 # everything, some minutes
+    python benchmarks/neighbors.py --rounds 1 --sizes 50000x512
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offmap.neighbors import Bank
+
+RESULTS = Path(__file__).parent / "results" / "neighbors.json"
+QUERIES = 2000
+NEIGHBOURS = (50, 1000)
+
+
+def directions(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
+    vectors = rng.standard_normal((rows, width), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+class Turns:
+    """Times of several tasks that take turns, so that whatever else the machine does falls on all of them."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+
+    def run(self, name: str, task: Callable[[], Any]) -> Any:
+        """The task's answer; its time is noted under the name."""
+        start = time.perf_counter()
+        answer = task()
+        self.times.setdefault(name, []).append(time.perf_counter() - start)
+        return answer
+
+    def ratio(self, numerator: str, denominator: str) -> float:
+        """The median over the rounds of the ratio within a round."""
+        pairs = zip(self.times[numerator], self.times[denominator], strict=True)
+        return statistics.median(top / bottom for top, bottom in pairs)
+
+
+def product(queries: np.ndarray, bank: np.ndarray, rows: int = 4096) -> None:
+    out = np.empty((len(queries), rows), np.float32)
+    for start in range(0, len(bank), rows):
+        block = bank[start : start + rows]
+        np.matmul(queries, block.T, out=out[:, : len(block)] if len(block) == rows else None)
+
+
+def flat_index(bank: np.ndarray) -> Any:
+    import faiss
+
+    index = faiss.IndexFlatL2(bank.shape[1])
+    index.add(bank)
+    return index
+
+
+def partition_blocks(queries: np.ndarray, bank: np.ndarray, k: int, rows: int = 4096) -> np.ndarray:
+    """The plain way: all products of a block, then its k best, on one thread."""
+    best = np.empty((len(queries), 0), np.float32)
+    for start in range(0, len(bank), rows):
+        values = np.concatenate([best, queries @ bank[start : start + rows].T], axis=1)
+        best = np.partition(values, values.shape[1] - k, axis=1)[:, -k:]
+    return np.sqrt(np.maximum(2 - 2 * best.min(axis=1), 0))
+
+
+def torch_topk(queries: np.ndarray, bank: np.ndarray, k: int, rows: int = 16384) -> np.ndarray:
+    import torch
+
+    asked, best = torch.from_numpy(queries), torch.empty(len(queries), 0)
+    for start in range(0, len(bank), rows):
+        values = asked @ torch.from_numpy(bank[start : start + rows]).T
+        best = torch.cat([best, values], dim=1).topk(k, dim=1).values
+    return (2 - 2 * best[:, -1]).clamp(min=0).sqrt().numpy()
+
+
+def many_queries(rows: int, width: int, rounds: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    vectors, queries = directions(rng, rows, width), directions(rng, QUERIES, width)
+    bank, index = Bank.of(vectors), flat_index(vectors)
+    engines: dict[str, Callable[[int], np.ndarray]] = {
+        "offmap k-th distance": lambda k: bank.kth_distance(queries, k),
+        "offmap search": lambda k: bank.search(queries, k)[0][:, -1],
+        "faiss Flat": lambda k: np.sqrt(np.maximum(index.search(queries, k)[0][:, -1], 0)),
+        "NumPy product + partition": lambda k: partition_blocks(queries, vectors, k),
+        "torch product + topk": lambda k: torch_topk(queries, vectors, k),
+    }
+    turns = Turns()
+    for _ in range(rounds):
+        for k in NEIGHBOURS:
+            turns.run(f"limit before {k}", lambda: product(queries, vectors))
+            answers = {name: turns.run(f"{name} {k}", lambda e=engine, k=k: e(k)) for name, engine in engines.items()}
+            turns.run(f"limit after {k}", lambda: product(queries, vectors))
+            for name, answer in answers.items():
+                np.testing.assert_allclose(answer, answers["faiss Flat"], rtol=1e-4, err_msg=name)
+    for k in NEIGHBOURS:  # the limit of a round: the better of the two around it
+        pairs = zip(turns.times[f"limit before {k}"], turns.times[f"limit after {k}"], strict=True)
+        turns.times[f"limit {k}"] = [min(pair) for pair in pairs]
+    return [
+        {
+            "bank": f"{rows} × {width}",
+            "k": k,
+            "engine": name,
+            "share_of_limit": round(turns.ratio(f"limit {k}", f"{name} {k}"), 3),
+            "times_faiss": round(turns.ratio(f"faiss Flat {k}", f"{name} {k}"), 3),
+            "gflops_of_limit": round(2e-9 * rows * width * QUERIES / min(turns.times[f"limit {k}"]), 1),
+        }
+        for k in NEIGHBOURS
+        for name in engines
+    ]
+
+
+def small_batches(rows: int, width: int, rounds: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    vectors = directions(rng, rows, width)
+    bank, index = Bank.of(vectors), flat_index(vectors)
+    table = []
+    for batch in (1, 8, 32, 128):
+        turns = Turns()
+        for _ in range(4 * rounds):
+            queries = directions(rng, batch, width)
+            ours = turns.run("offmap", lambda q=queries: bank.kth_distance(q, 50))
+            theirs = turns.run("faiss", lambda q=queries: index.search(q, 50)[0][:, -1])
+            np.testing.assert_allclose(ours, np.sqrt(theirs), rtol=1e-4)
+            turns.run("reading", lambda: vectors.sum())
+        table.append(
+            {"bank": f"{rows} × {width}", "queries": batch, "times_faiss": round(turns.ratio("faiss", "offmap"), 2)}
+        )
+    return table
+
+
+def resnet50() -> Any:
+    """A network with ResNet-50's layers (He et al. 2016, table 1), random weights: only its cost matters."""
+    import torch
+    from torch import nn
+
+    def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)]
+
+    class Bottleneck(nn.Module):
+        def __init__(self, inputs: int, width: int, stride: int) -> None:
+            super().__init__()
+            outputs = 4 * width
+            self.body = nn.Sequential(
+                *conv(inputs, width, 1), nn.ReLU(), *conv(width, width, 3, stride), nn.ReLU(), *conv(width, outputs, 1)
+            )
+            same = inputs == outputs and stride == 1
+            self.skip = nn.Identity() if same else nn.Sequential(*conv(inputs, outputs, 1, stride))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.body(x) + self.skip(x))
+
+    layers, inputs = [*conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for number in range(blocks):
+            layers.append(Bottleneck(inputs, width, stride if number == 0 else 1))
+            inputs = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+
+
+def verdict(rounds: int, rng: np.random.Generator) -> dict[str, Any]:
+    """One verdict with 1 % of 1.28 M rows against the forward pass of the network that made the features."""
+    import torch
+
+    bank, network = Bank.of(directions(rng, 12_800, 2048)), resnet50()
+    image = torch.randn(1, 3, 224, 224)
+    turns = Turns()
+    with torch.inference_mode():
+        network(image)
+        for _ in range(10 * rounds):
+            feature = turns.run("forward", lambda: network(image)).numpy()
+            turns.run("k-NN", lambda f=feature: bank.kth_distance(f, 10))
+    return {"bank": "12800 × 2048", "share_of_forward": round(turns.ratio("k-NN", "forward"), 4)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sizes", nargs="+", default=["50000x512", "200000x2048"])
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    sizes = [tuple(map(int, size.split("x"))) for size in options.sizes]
+    batches = [row for size in sizes for row in small_batches(*size, options.rounds, rng)]
+    print("| bank | queries at once | times the speed of faiss Flat |\n|---|---|---|")
+    for row in batches:
+        print(f"| {row['bank']} | {row['queries']} | {row['times_faiss']:.2f} |")
+    one = verdict(options.rounds, rng)
+    print(f"\none verdict / one ResNet-50 forward pass: {one['share_of_forward']:.2%}\n")
+    many = [row for size in sizes for row in many_queries(*size, options.rounds, rng)]
+    print("| bank | k | engine | share of the limit | times faiss Flat |\n|---|---|---|---|---|")
+    for row in many:
+        print("| {bank} | {k} | {engine} | {share_of_limit:.2f} | {times_faiss:.2f} |".format(**row))
+    if not options.no_write:
+        facts = {"cores": len(os.sched_getaffinity(0)), "rounds": options.rounds, "numpy": np.__version__}
+        RESULTS.parent.mkdir(exist_ok=True)
+        report = {"setting": facts, "many_queries": many, "small_batches": batches, "verdict": one}
+        RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
