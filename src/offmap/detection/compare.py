@@ -211,7 +211,7 @@ def compare(
     >>> noise = offmap.Activations(rng.normal(size=(50, 4)), head)
     >>> table = offmap.compare("energy, knn(5)", known[:100], known[100:], {"noise": noise})
     >>> table.averages()[0].method
-    'knn(5)'
+    'energy'
     """
     wanted = [detector(spec) for spec in (split(specs) if isinstance(specs, str) else specs)]
     if not wanted:
