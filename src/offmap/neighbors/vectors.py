@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,12 +37,13 @@ def as_rows(values: Any, where: str, width: int = 0) -> Floats:
         raise InputError(f"{where} (shape {rows.shape}): a vector needs at least one column")
     with np.errstate(over="ignore"):
         floats = rows.astype(np.float32, copy=False)
-    finite = np.isfinite(floats).all(axis=1)
-    if not finite.all():
-        raise InputError(
-            f"{where}: row {int(np.argmin(finite))} holds NaN, infinity or a value beyond float32; "
-            f"drop such rows or fix what made them"
-        )
+    for block in blocks(floats):
+        finite = np.isfinite(floats[block]).all(axis=1)
+        if not finite.all():
+            raise InputError(
+                f"{where}: row {block.start + int(np.argmin(finite))} holds NaN, infinity or a value beyond "
+                f"float32; drop such rows or fix what made them"
+            )
     return floats
 
 
@@ -55,7 +57,7 @@ def unit(rows: Floats) -> tuple[Floats, Doubles]:
     """
     length: Doubles = np.empty(len(rows), np.float64)
     scaled = np.empty(rows.shape, np.float32)
-    for block in _blocks(len(rows), rows.shape[1]):
+    for block in blocks(rows):
         wide = rows[block].astype(np.float64)  # squares of float32 overflow float32
         length[block] = np.sqrt(np.square(wide).sum(axis=1))
         scaled[block] = wide / np.where(length[block] > 0, length[block], 1)[:, None]
@@ -82,7 +84,7 @@ class Frame:
         penalties = []
         for part in parts:
             penalty = np.empty(len(part), np.float32)
-            for block in _blocks(len(part), part.shape[1]):
+            for block in blocks(part):
                 away = part[block].astype(np.float64) - middle
                 penalty[block] = np.square(away).sum(axis=1) / 2
             penalties.append(penalty)
@@ -114,7 +116,7 @@ def distances(parts: Sequence[Array], queries: Floats, rows: Array) -> Floats:
     array([5.], dtype=float32)
     """
     result = np.empty(len(rows), np.float32)
-    for block in _blocks(len(rows), queries.shape[1]):
+    for block in blocks(queries):
         apart = queries[block] - take(parts, rows[block]).astype(np.float32, copy=False)
         result[block] = np.sqrt(np.square(apart, out=apart, dtype=np.float32).sum(axis=1, dtype=np.float64))
     return result
@@ -156,6 +158,13 @@ def is_mapped(array: Array) -> bool:
     return False
 
 
-def _blocks(rows: int, width: int) -> list[slice]:
-    size = max(1, BLOCK_ELEMENTS // max(width, 1))
-    return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+def blocks(rows: Array) -> list[slice]:
+    """Runs of rows that are small enough to work on in wider types.
+
+    Examples
+    --------
+    >>> blocks(np.empty((3, 2)))
+    [slice(0, 3, None)]
+    """
+    size = max(1, BLOCK_ELEMENTS // max(1, math.prod(rows.shape[1:])))
+    return [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
