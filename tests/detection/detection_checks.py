@@ -84,6 +84,11 @@ def refused(act: Callable[[], Any], kind: type[OffmapError], sentence: str) -> s
     raise AssertionError(f"{sentence}: nothing is refused")
 
 
+def learns(made: Detector) -> bool:
+    """Whether fitting reads inputs."""
+    return any(component.statistics() for component in made.components)
+
+
 def streamed(spec: str, parts: list[list[offmap.Activations]]) -> Detector:
     """Fitted by shards, each a list of blocks, merged at the end of every reading."""
     whole = offmap.detector(spec)
@@ -264,9 +269,9 @@ def shifted_logits(spec: str, world: World, folder: Path) -> None:
         if declared is False:
             moved = not np.allclose(scores[0], scores[1], rtol=1e-3)
             assert moved, f"{made}: says it is not invariant to a shift of the logits, but is"
-        else:
+        elif declared or not {"logits", "head"} & {*score.reads, *score.fits}:
             sentence = f"{made}: a constant added to all logits does not do what `invariant_to_shift` says"
-            assert_close(scores[1], scores[0], TOLERANCE, sentence)
+            assert_close(scores[1], scores[0], 10 * TOLERANCE, sentence)  # float32 logits lose a digit to it
 
 
 def _shifted(acts: offmap.Activations, shift: float) -> offmap.Activations:
@@ -321,7 +326,7 @@ def wrong_widths_are_refused(spec: str, world: World, folder: Path) -> None:
     few = rebuilt(test, head=None, logits=test.logits[:, :-1])
     refused(lambda: made.score(few), InputError, f"{spec}: one logit too few")
     started = offmap.detector(spec).update(world.acts("known", offmap.detector(spec).needs)[:50])
-    if any(component.fits for component in started.components):
+    if learns(started):
         refused(lambda: started.update(narrow), InputError, f"{spec}: another width in a later block")
 
 
@@ -337,7 +342,8 @@ def bad_numbers_are_refused(spec: str, world: World, folder: Path) -> None:
             return spoilt
 
         refused(lambda: made.score(mapped(test, spoil)), InputError, f"{spec}: scoring {value}")
-        refused(lambda: offmap.detector(spec).fit(mapped(known, spoil)), InputError, f"{spec}: fit on {value}")
+        if learns(made):
+            refused(lambda: offmap.detector(spec).fit(mapped(known, spoil)), InputError, f"{spec}: fit on {value}")
 
 
 @check
@@ -486,6 +492,6 @@ def starts_anew(spec: str, world: World, folder: Path) -> None:
     again = made.score(world.acts("test", made.needs))
     assert np.array_equal(again, before), f"{spec}: a second fit is not like the first"
     assert made.calibration is None, f"{spec}: a second fit keeps the first one's threshold"
-    if any(component.fits for component in made.components):
+    if learns(made):
         refused(lambda: made.update(known), InputError, f"{spec}: an update after the end")
         refused(lambda: made.merge(offmap.detector(spec).update(known)), InputError, f"{spec}: a merge after the end")

@@ -113,17 +113,6 @@ class _LastBlock(_Newcomer):
         return -(block.features - ready["mean"]).norm(dim=1)
 
 
-class _Forgetful(_LastBlock):
-    """Keeps what it learnt outside its state."""
-
-    def solve(self, statistics: Any, context: Any) -> dict[str, Any]:
-        type(self).mean = statistics["mean"].value.float()
-        return {}
-
-    def score(self, block: Any, ready: Any) -> torch.Tensor:
-        return -(block.features - type(self).mean.to(block.features)).norm(dim=1)
-
-
 class _Shifty(_Newcomer):
     """Says that a shift of the logits leaves it as it is."""
 
@@ -156,28 +145,15 @@ def test_newcomer_fails_with_a_sentence(kind: type[Score], sentence: str, world:
         registry._registered.pop(made.name)
 
 
+class Right(_LastBlock):
+    """Minus the distance to the mean."""
+
+    def observe(self, statistics: Any, block: Any) -> None:
+        statistics["mean"].update(block.features)
+
+
 def test_a_right_newcomer_passes(world: World, tmp_path: Path) -> None:
-    @register
-    class Right(Score):
-        """Minus the distance to the mean."""
-
-        name = "newcomer"
-        paper = "a preprint"
-        reads = ("features",)
-        fits = ("features",)
-
-        def statistics(self) -> dict[str, Any]:
-            return {"mean": Mean()}
-
-        def observe(self, statistics: Any, block: Any) -> None:
-            statistics["mean"].update(block.features)
-
-        def solve(self, statistics: Any, context: Any) -> dict[str, Any]:
-            return {"mean": statistics["mean"].value.float()}
-
-        def score(self, block: Any, ready: Any) -> torch.Tensor:
-            return -(block.features - ready["mean"]).double().norm(dim=1)
-
+    register(Right)
     try:
         for check in CHECKS:
             check("newcomer", world, tmp_path)

@@ -161,14 +161,16 @@ class RMDS(Score):
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Whitened means, and the whitening of all inputs."""
         moments = statistics["moments"]
-        state = gaussian_state(moments, moments.tied_covariance())
-        return state | {"background": whitening(moments.covariance().cpu())}
+        state = gaussian_state(moments, moments.tied_covariance()) | {
+            "background": whitening(moments.covariance().cpu())
+        }
+        return {name: tensor.double() for name, tensor in state.items()}
 
     def score(self, block: Block, ready: State) -> Tensor:
-        """The background's squared distance less the nearest class's."""
-        root = ready["background"]
-        centred = block.features.to(root.dtype) - ready["centre"].to(root.dtype)
-        return (centred @ root).square().sum(dim=1) - nearest_squared_distance(block.features, ready)
+        """The background's squared distance less the nearest class's, in float64: the two are nearly equal."""
+        centred = block.features.double() - ready["centre"]
+        background = (centred @ ready["background"]).square().sum(dim=1)
+        return background - nearest_squared_distance(block.features, ready)
 
 
 @register

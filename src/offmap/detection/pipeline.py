@@ -101,8 +101,13 @@ class Detector:
 
     @property
     def _fits(self) -> bool:
-        """Whether there is anything to fit."""
+        """Whether anything must be given before scoring, be it only the head."""
         return any(component.fits for component in self._plan)
+
+    @property
+    def _learns(self) -> bool:
+        """Whether anything is learnt from inputs."""
+        return any(component.statistics() for component in self._plan)
 
     @property
     def is_fitted(self) -> bool:
@@ -181,7 +186,7 @@ class Detector:
             return self
         if not self._states:
             self._begin(acts)
-        elif self.is_fitted and self._fits:
+        elif self.is_fitted and self._learns:
             raise InputError(f"{self}: already finalized; start anew with offmap.detector('{self}')")
         self._show(acts, device)
         return self
@@ -227,7 +232,7 @@ class Detector:
         if other._plan != self._plan:
             raise InputError(f"{other.chosen} cannot be merged into {self.chosen}: both must have the same text form")
         if self.is_fitted or other.is_fitted:
-            if self._fits:
+            if self._learns:
                 raise InputError("merge before finalize: a fitted detector no longer has its statistics")
             return self
         if not other._states:
@@ -274,7 +279,9 @@ class Detector:
                 shape = partial(self._shaped, stop=place)
                 context = Context(self._tensor_head("cpu"), shape, self._fingerprint(place))
                 with torch.no_grad():
-                    self._states[place] = component.solve(self._statistics[place], context)
+                    state = component.solve(self._statistics[place], context)
+                # as they will lie in memory after a file, so that products give the same bits
+                self._states[place] = {name: tensor.contiguous() for name, tensor in state.items()}
                 self._statistics[place] = {}
 
     def _fingerprint(self, place: int) -> str:
