@@ -167,6 +167,34 @@ def test_methods_that_ask_for_more_than_one_pass(run, folder):
     assert run("score", "odin.offmap", "plain").exit_code == 1
 
 
+def test_an_onnx_file_is_a_model(run, folder):
+    path, _ = folder
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    rng = np.random.default_rng(0)
+    values = {"w1": (8, 4), "b1": (4,), "w2": (4, 3), "b2": (3,)}
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in values.items()}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
+        helper.make_node("Relu", ["h"], ["z"]),
+        helper.make_node("Gemm", ["z", "w2", "b2"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 3])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path / "small.onnx")
+    result = run("extract", "known.npz", "--model", "small.onnx", "--to", "acts")
+    assert result.exit_code == 0, result.output
+    acts = offmap.Activations.open(path / "acts")
+    hidden = np.maximum(np.load(path / "known.npz")["features"] @ arrays["w1"] + arrays["b1"], 0)
+    np.testing.assert_allclose(acts.features, hidden, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(acts.logits, hidden @ arrays["w2"] + arrays["b2"], rtol=1e-4, atol=1e-4)
+
+
 def test_methods_lists_the_registry(run):
     rows = json.loads(run("methods", "--json").stdout)["methods"]
     assert {row["name"] for row in rows} >= set(offmap.detection.methods())

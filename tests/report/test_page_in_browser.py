@@ -78,6 +78,20 @@ def test_a_table_sorts_by_click_and_by_key(browser, page_file):
     context.close()
 
 
+def test_figures_take_dark_ink_for_paper(browser, page_file):
+    context = browser.new_context(offline=True, color_scheme="dark")
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("body[data-ready=yes]")
+    ink = "document.querySelector('.plot').layout.font.color"
+    assert page.evaluate(ink) == "#e6eaee"
+    page.emulate_media(media="print")
+    page.wait_for_function(f"{ink} === '#000'")
+    page.emulate_media(media="screen")
+    page.wait_for_function(f"{ink} === '#e6eaee'")
+    context.close()
+
+
 def test_printing_opens_the_settings(browser, page_file):
     context = browser.new_context(offline=True)
     page = context.new_page()

@@ -33,16 +33,13 @@ def compare(
         raise InputError(f"--ood {ood}: name each set, as in --ood svhn=svhn.npz")
     compared = [offmap.detector(spec) for spec in split(detectors)]
     needs = wanted(*compared)
-    far = inputs.activations(outliers, needs) if outliers is not None else None
-    if far is None and noise is not None:
-        far = inputs.noise(noise, known, needs)
     table = offmap.compare(
         compared,
         known=inputs.activations(known, needs),
         id_test=inputs.activations(id_test, needs),
         ood={name: inputs.activations(Path(path), needs) for name, _, path in sets},
         val=None if val is None else inputs.activations(val, needs),
-        outliers=far,
+        outliers=inputs.outliers(outliers, noise, known, needs),
     )
     if out is not None and out.suffix not in (".html", ".json"):
         raise InputError(f"--out {out}: a report is .html or .json")

@@ -31,13 +31,10 @@ def fit(
 
     guard = offmap.detector(detector)
     needs = wanted(guard)
-    far = inputs.activations(outliers, needs) if outliers is not None else None
-    if far is None and noise is not None:
-        far = inputs.noise(noise, known, needs)
     guard.fit(
         inputs.activations(known, needs),
         val=None if val is None else inputs.activations(val, needs),
-        outliers=far,
+        outliers=inputs.outliers(outliers, noise, known, needs),
     )
     if calibrate is not None:
         guard.calibrate(inputs.activations(calibrate, wanted(guard)), tpr=tpr, by_class=by_class)

@@ -115,9 +115,13 @@ class Inputs:
             return data.read_activations(source, None if self.head is None else data.read_head(self.head))
         return self.network().extract(self.batches(source), needs=needs, device=self.device)
 
-    def noise(self, n: int, like: Path, needs: Needs | None = None) -> Activations:
-        """What the network says about noise of the data's shape."""
-        return self.network().noise(n, self.batches(like).shape, needs=needs, device=self.device)
+    def outliers(self, source: Path | None, noise: int | None, like: Path, needs: Needs) -> Activations | None:
+        """Outliers to choose parameters on: those given, or so many inputs of noise shaped like the data, or none."""
+        if source is not None:
+            return self.activations(source, needs)
+        if noise is None:
+            return None
+        return self.network().noise(noise, self.batches(like).shape, needs=needs, device=self.device)
 
 
 def with_inputs(command: Callable[..., None]) -> Callable[..., None]:

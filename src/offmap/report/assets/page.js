@@ -69,7 +69,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 const drawn = [...document.querySelectorAll("script[data-for]")].map(draw);
 Promise.all(drawn).then(() => { document.body.dataset.ready = "yes"; });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+for (const medium of ["(prefers-color-scheme: dark)", "print"]) matchMedia(medium).addEventListener("change", redraw);
 
 addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details")) details.open = true;
