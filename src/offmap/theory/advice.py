@@ -1,0 +1,329 @@
+"""What to label next: forecast, from the graph alone, which labels will tighten known and novel clusters.
+
+The forecast is the slope of the K-means measure (`offmap.theory.perturbation`), taken over the partition as it is
+believed to be now. It is only as good as that partition; `benchmarks/advice.py` measures how good on real data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from offmap.activations import as_array
+from offmap.errors import InputError
+from offmap.graph import Graph, eigengap, knn_graph, label_connections, spectral_embedding
+from offmap.graph.adjacency import Matrix
+from offmap.metrics.kmeans_measure import kmeans_measure
+from offmap.theory.perturbation import MeasureGradient, measure_gradient
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One thing to spend labels on: a known class, or a cluster of the pile that may be a novel class.
+
+    Attributes
+    ----------
+    name
+        ``"class 3"`` or ``"cluster 0"``.
+    known
+        Whether it already has labels.
+    members, labelled
+        How many inputs are believed to belong to it, and how many of them have labels.
+    gain, gain_known, gain_novel
+        By how much a batch of its labels should lower the K-means measure, as a share of its value: over
+        everything, over known classes only, over novel clusters only. Negative: it should get worse.
+    items
+        Unlabelled inputs of it, those whose label should matter most first.
+    spend
+        How many of them to label within the budget.
+    """
+
+    name: str
+    known: bool
+    members: int
+    labelled: int
+    gain: float
+    gain_known: float
+    gain_novel: float
+    items: Ints
+    spend: int
+
+    @property
+    def hurts(self) -> str:
+        """What its labels are predicted to make worse: ``""``, ``"known"``, ``"novel"`` or ``"both"``."""
+        known, novel = self.gain_known < 0, self.gain_novel < 0
+        return "both" if known and novel else "known" if known else "novel" if novel else ""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Options for labelling, best first, and the believed partition they rest on.
+
+    Attributes
+    ----------
+    options
+        Every known class and cluster that has unlabelled inputs.
+    budget, batch
+        Labels to spend, and how many at once each forecast is for.
+    partition
+        The believed class of every input: known classes 0 … n_known−1 in the order of `classes`, then clusters.
+    classes
+        The known classes.
+    measure
+        The K-means measure of that partition before any label is bought.
+    """
+
+    options: list[Option]
+    budget: int
+    batch: int
+    partition: Ints
+    classes: Ints
+    measure: float
+
+    @property
+    def items(self) -> Ints:
+        """The inputs to label, within the budget, best option first."""
+        parts = [option.items[: option.spend] for option in self.options]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def rows(self) -> list[list[Any]]:
+        """The options as a table: name, members, labels, gains in percent, what it hurts, labels to buy."""
+        return [
+            [
+                option.name,
+                option.members,
+                option.labelled,
+                100 * option.gain,
+                100 * option.gain_known,
+                100 * option.gain_novel,
+                option.hurts,
+                option.spend,
+            ]
+            for option in self.options
+        ]
+
+    def __str__(self) -> str:
+        chosen = [option for option in self.options if option.spend]
+        harmful = [option.name for option in self.options if option.gain < 0]
+        if not chosen:
+            return "no option is predicted to tighten the clusters: more labels of these inputs should not help"
+        first = ", ".join(f"{option.name} ({option.spend})" for option in chosen[:5])
+        warning = f"; predicted to hurt: {', '.join(harmful[:5])}" if harmful else ""
+        return (
+            f"spend {sum(option.spend for option in chosen)} labels on {first}"
+            f"{' and others' if len(chosen) > 5 else ''}: {chosen[0].name} should lower the K-means measure by "
+            f"{chosen[0].gain:.1%}{warning}. A forecast on the believed partition, not a promise"
+        )
+
+
+def label_advice(
+    features: Any,
+    labels: Any,
+    budget: int,
+    *,
+    n_novel: int | None = None,
+    neighbours: int = 15,
+    label_weight: float = 1.0,
+    seed: int = 0,
+) -> Advice:
+    """Rank known classes and clusters of the pile by how much labels for them should help.
+
+    The features make a k-NN graph, the labels so far are mixed into it as cliques, and its spectral embedding is
+    clustered into the known classes and `n_novel` clusters. For each of these the change that a batch of its
+    labels makes to the graph is put through the derivative of the K-means measure (thesis l.2817, exact).
+
+    Parameters
+    ----------
+    features
+        One row per input, labelled and unlabelled.
+    labels
+        Class indices, -1 where unlabelled.
+    budget
+        How many labels can be bought.
+    n_novel
+        How many novel classes to look for; estimated by the eigengap of the graph when absent.
+    neighbours
+        Of each input in the graph.
+    label_weight
+        How much a label counts beside all neighbours of an input.
+    seed
+        Of the clustering.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> centres = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
+    >>> features = centres[np.arange(90) % 3] + rng.standard_normal((90, 2))
+    >>> labels = np.where((np.arange(90) % 3 < 2) & (np.arange(90) < 20), np.arange(90) % 3, -1)
+    >>> advice = label_advice(features, labels, budget=10, n_novel=1)
+    >>> sorted(option.name for option in advice.options)
+    ['class 0', 'class 1', 'cluster 0']
+    """
+    rows, given = as_array(features, "features"), as_array(labels, "labels")
+    _check(rows, given, budget, neighbours)
+    n = len(rows)
+    classes, place = np.unique(given, return_inverse=True)
+    own = place - int(classes[0] < 0)  # known classes as 0, 1, …, unlabelled as -1
+    classes = classes[classes >= 0].astype(np.int64)
+    base = knn_graph(rows, min(neighbours, n - 1))
+    base = base * (n / base.sum())  # a mean degree of 1, the scale labels are weighed against
+    count = len(classes) + (novel_count(base, len(classes)) if n_novel is None else n_novel)
+    spectrum = spectral_embedding(
+        labelled_graph(base, own, label_weight), min(3 * count, n - 1), seed=seed, dense_nodes=300
+    )
+    width = _width(spectrum.values, count)
+    embedding = spectrum.features[:, :width]
+    partition = believed_partition(embedding, own, count, seed)
+    whole = measure_gradient(spectrum, partition, width)
+    parts = [
+        _part(spectrum, np.where(mask, partition, -1), width)
+        for mask in (partition < len(classes), partition >= len(classes))
+    ]
+    value = kmeans_measure(embedding, partition)
+    batch = int(np.clip(budget // 10, 1, max(budget, 1)))
+    options = []
+    for j in range(count):
+        free = np.flatnonzero((partition == j) & (own < 0))
+        if not len(free):
+            continue
+        old = own == j
+        items = free[np.argsort(-_item_gains(whole, old, free), kind="stable")]
+        bought = old.copy()
+        bought[items[:batch]] = True
+        gain, gain_known, gain_novel = (
+            np.nan if g is None else -label_weight * clique_change(g, old, bought) / value for g in (whole, *parts)
+        )
+        known = j < len(classes)
+        name = f"class {classes[j]}" if known else f"cluster {j - len(classes)}"
+        size = int((partition == j).sum())
+        options.append(Option(name, known, size, int(old.sum()), gain, gain_known, gain_novel, items, 0))
+    options.sort(key=lambda option: -option.gain)
+    return Advice(_spend(options, budget, batch), budget, batch, partition, classes, value)
+
+
+def labelled_graph(base: Matrix, labels: Ints, label_weight: float = 1.0) -> Graph:
+    """A graph with every labelled class as a clique in which a node has degree `label_weight`.
+
+    Examples
+    --------
+    >>> labelled_graph(np.zeros((3, 3)), np.array([0, 0, -1])).toarray()
+    array([[0.5, 0.5, 0. ],
+           [0.5, 0.5, 0. ],
+           [0. , 0. , 0. ]])
+    """
+    shares = label_connections(labels)
+    sizes = np.unique(labels[labels >= 0], return_counts=True)[1]
+    return Graph(base, shares @ sparse.diags_array(np.sqrt(label_weight * sizes)))
+
+
+def novel_count(base: Matrix, n_known: int) -> int:
+    """How many classes beyond the known ones the graph shows: the largest eigengap after `n_known`.
+
+    Examples
+    --------
+    >>> novel_count(np.kron(np.eye(5), np.ones((4, 4))), n_known=3)
+    2
+    """
+    largest = min(2 * n_known + 20, base.shape[0] - 2)
+    values = spectral_embedding(base, largest + 1).values
+    return eigengap(values, smallest=min(n_known + 1, largest), largest=largest)[0] - n_known
+
+
+def believed_partition(embedding: Array, labels: Ints, count: int, seed: int = 0) -> Ints:
+    """Clusters started at the known classes' means and, for the rest, far from them; labels are kept.
+
+    Examples
+    --------
+    >>> believed_partition(np.array([[0.0], [0.1], [5.0], [5.1]]), np.array([0, -1, -1, -1]), 2)
+    array([0, 0, 1, 1])
+    """
+    from sklearn.cluster import KMeans
+
+    rng = np.random.default_rng(seed)
+    known = np.unique(labels[labels >= 0])
+    centres = [embedding[labels == c].mean(axis=0) for c in known]
+    distance = np.min([((embedding - c) ** 2).sum(axis=1) for c in centres], axis=0)
+    for _ in range(count - len(centres)):
+        total = distance.sum()
+        chance = distance / total if total > 0 else np.full(len(distance), 1 / len(distance))
+        centres.append(embedding[rng.choice(len(embedding), p=chance)])
+        distance = np.minimum(distance, ((embedding - centres[-1]) ** 2).sum(axis=1))
+    found = KMeans(count, init=np.array(centres), n_init=1, max_iter=100).fit(embedding).labels_
+    return np.where(labels >= 0, labels, found).astype(np.int64)
+
+
+def _part(spectrum: Any, labels: Ints, width: int) -> MeasureGradient | None:
+    """The gradient over a part of the classes; `None` when there are fewer than two, which cannot be apart."""
+    return measure_gradient(spectrum, labels, width) if len(np.unique(labels[labels >= 0])) > 1 else None
+
+
+def clique_change(gradient: MeasureGradient, old: npt.NDArray[np.bool_], new: npt.NDArray[np.bool_]) -> float:
+    """The first-order change of the measure when the labelled members of a class grow from `old` to `new`.
+
+    The derivative is linear in the change of the adjacency, and the clique of n nodes is n·𝔩𝔩ᵀ with 𝔩 = 1/n.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> half = rng.random((12, 12))
+    >>> gradient = measure_gradient(spectral_embedding(half @ half.T, 12), np.repeat([0, 1, 2], 4), 3)
+    >>> clique_change(gradient, np.arange(12) < 2, np.arange(12) < 2)
+    0.0
+    """
+    before = float(gradient(old / np.sqrt(old.sum()))) if old.any() else 0.0
+    return float(gradient(new / np.sqrt(new.sum()))) - before
+
+
+def _item_gains(gradient: MeasureGradient, old: npt.NDArray[np.bool_], free: Ints) -> Array:
+    """How much tying each free item to the class lowers the measure; to its members' mean when it has no labels."""
+    tie = np.zeros(len(old))
+    members = np.flatnonzero(old) if old.any() else free
+    tie[members] = 1 / len(members)
+    slope = gradient.left @ (gradient.right.T @ tie) + gradient.right @ (gradient.left.T @ tie)
+    slope = slope - gradient.diagonal * tie.sum() - gradient.diagonal @ tie
+    return gradient.scale * slope[free]
+
+
+def _spend(options: list[Option], budget: int, batch: int) -> list[Option]:
+    """A batch to each option that should help, best first, and around again while labels are left."""
+    useful = [i for i, option in enumerate(options) if option.gain > 0]
+    spend = [0] * len(options)
+    left = budget
+    while left > 0 and useful:
+        for i in list(useful):
+            step = min(batch, left, len(options[i].items) - spend[i])
+            spend[i] += step
+            left -= step
+            if spend[i] == len(options[i].items):
+                useful.remove(i)
+    return [replace(option, spend=spend[i]) for i, option in enumerate(options)]
+
+
+def _width(values: Array, count: int) -> int:
+    """As many dimensions as classes, or the nearest smaller number after which the spectrum has a gap."""
+    width = min(count, len(values) - 1)
+    while width > 1 and (values[width - 1] - values[width] < 1e-9 or values[width - 1] <= 1e-9):
+        width -= 1
+    return width
+
+
+def _check(rows: npt.NDArray[Any], labels: npt.NDArray[Any], budget: int, neighbours: int) -> None:
+    if rows.ndim != 2 or labels.shape != (len(rows),):
+        raise InputError(f"label_advice: features {rows.shape} and labels {labels.shape}; one label per row")
+    if labels.dtype.kind not in "iu":
+        raise InputError(f"label_advice: labels of type {labels.dtype}; whole numbers, -1 where unlabelled")
+    if not (labels >= 0).any():
+        raise InputError("label_advice: nothing is labelled yet; label a few inputs, or use offmap.discover")
+    if not (labels < 0).any():
+        raise InputError("label_advice: every input is labelled; mark those that are not with -1")
+    if budget < 1:
+        raise InputError(f"label_advice(budget={budget}): at least one label must be affordable")
+    if neighbours < 1:
+        raise InputError(f"label_advice(neighbours={neighbours}): at least one is needed")
