@@ -94,6 +94,8 @@ def test_best_values_are_marked_and_gaps_shown():
     best = re.findall(r'<td class="number best"[^>]*>([^<]*)</td>', html)
     assert best == ["4.20", "4.20", "22"]
     assert ">–</td>" in html
+    alike = Page("p").table(["n"], [[1.0], [1.0], [1.0], [0.5]], best={"n": "max"}).html()
+    assert '"number best"' not in alike, "a mark on most of a column tells nothing"
     assert '<td class="number" data-value="1.0">1</td>' in html
 
 

@@ -43,7 +43,7 @@ METHODS = (
     "rmds",
     "vim",
     "she",
-    "nnguide",
+    "nnguide(10, alpha=1.0)",  # its usual hundredth would leave five guides here
     "fdbd",
     "knn(auto)",
 )

@@ -57,7 +57,8 @@ def _table(page: Page, demo: Demo) -> None:
     sizes = demo.comparison.sizes
     page.section("All methods").text(
         "Each method was fitted on the same activations, from one pass of the network. The parameters of ReAct, DICE "
-        "and k-NN were chosen on held-out known digits against pure noise; no unseen digit took part."
+        "and k-NN were chosen on held-out known digits against pure noise; no unseen digit took part. A method that "
+        "does well elsewhere can fail on a network as small as this one: compare on your own."
     ).table(
         names,
         rows,

@@ -18,7 +18,8 @@ class Cell:
 
 
 def column_cells(values: list[Any], digits: int, best: str | None) -> list[Cell]:
-    """The cells of one column, its largest or smallest number marked; what looks equal is marked alike.
+    """The cells of one column, its largest or smallest number marked; what looks equal is marked alike,
+    but not when most of the column does.
 
     Examples
     --------
@@ -35,10 +36,9 @@ def column_cells(values: list[Any], digits: int, best: str | None) -> list[Cell]
     target = None
     if best is not None and finite:
         target = f"{max(finite) if best == 'max' else min(finite):.{digits}f}"
-    return [
-        Cell(text, value, target is not None and value is not None and f"{value:.{digits}f}" == target)
-        for text, value in zip(shown, numbers, strict=True)
-    ]
+    equal = [target is not None and value is not None and f"{value:.{digits}f}" == target for value in numbers]
+    tells = 0 < sum(equal) <= max(1, len(values) // 2)
+    return [Cell(text, value, tells and same) for text, value, same in zip(shown, numbers, equal, strict=True)]
 
 
 def number(value: Any) -> float | None:
