@@ -48,6 +48,7 @@ class World:
             classes = rng.integers(0, CLASSES, n)
             self.x[name] = (patterns[classes] + rng.normal(size=(n, 3, 6, 6))).astype(np.float32)
         self._cache: dict[tuple[str, str], offmap.Activations] = {}
+        self._fitted: dict[str, offmap.Detector] = {}
         for name, x in self.x.items():
             guess = self.net(x).predictions
             wrong = rng.random(len(x)) < 0.1
@@ -62,11 +63,15 @@ class World:
             self._cache[key] = rebuilt(got, logits=None, labels=self.labels[which])
         return self._cache[key]
 
-    def fitted(self, spec: str) -> tuple[offmap.Detector, offmap.Activations]:
-        """A fitted detector and test activations with all that it reads."""
-        made = offmap.detector(spec)
-        made.fit(self.acts("known", made.needs))
-        return made, self.acts("test", made.needs)
+    def fitted(self, spec: str, fresh: bool = False) -> tuple[offmap.Detector, offmap.Activations]:
+        """A fitted detector and test activations with all that it reads; made once unless it must be fresh."""
+        if fresh or spec not in self._fitted:
+            made = offmap.detector(spec)
+            made.fit(self.acts("known", made.needs))
+            if fresh:
+                return made, self.acts("test", made.needs)
+            self._fitted[spec] = made
+        return self._fitted[spec], self.acts("test", self._fitted[spec].needs)
 
 
 def rebuilt(acts: offmap.Activations, **changes: Any) -> offmap.Activations:

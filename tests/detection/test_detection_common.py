@@ -135,14 +135,9 @@ class _Shifty(_Newcomer):
         (_Shifty, "newcomer: a constant added to all logits does not do what `invariant_to_shift` says"),
     ],
 )
-def test_newcomer_fails_with_a_sentence(kind: type[Score], sentence: str, world: World, tmp_path: Path) -> None:
-    made = register(kind)
-    try:
-        with pytest.raises((AssertionError, offmap.errors.OffmapError), match=sentence):
-            for check in CHECKS:
-                check(made.name, world, tmp_path)
-    finally:
-        registry._registered.pop(made.name)
+def test_newcomer_fails_with_a_sentence(kind: type[Score], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises((AssertionError, offmap.errors.OffmapError), match=sentence):
+        _run_all(kind, tmp_path)
 
 
 class Right(_LastBlock):
@@ -152,13 +147,18 @@ class Right(_LastBlock):
         statistics["mean"].update(block.features)
 
 
-def test_a_right_newcomer_passes(world: World, tmp_path: Path) -> None:
-    register(Right)
+def test_a_right_newcomer_passes(tmp_path: Path) -> None:
+    _run_all(Right, tmp_path)
+
+
+def _run_all(kind: type[Score], folder: Path) -> None:
+    world = World()
+    made = register(kind)
     try:
         for check in CHECKS:
-            check("newcomer", world, tmp_path)
+            check(made.name, world, folder)
     finally:
-        registry._registered.pop("newcomer")
+        registry._registered.pop(made.name)
 
 
 def test_a_method_cannot_take_anothers_name_or_an_odd_one() -> None:
