@@ -153,6 +153,18 @@ def test_noise_stands_in_for_outliers(run, folder):
     assert said["chosen"] != said["detector"]
 
 
+def test_explain_says_what_the_theory_finds(run, folder):
+    path, _ = folder
+    words = ["explain", "known.npz", "--unknown", "far.npz", "--head", "head.npz"]
+    said = json.loads(run(*words, "--json").stdout)
+    printed = run(*words, "--out", "why.html")
+    assert printed.exit_code == 0, printed.output
+    assert 'class="plot"' in (path / "why.html").read_text()
+    assert said["findings"]
+    for finding in said["findings"]:
+        assert f"{finding['topic']} ({finding['verdict']}): " in printed.stdout
+
+
 def test_methods_that_ask_for_more_than_one_pass(run, folder):
     _, model = folder
     words = ["--model", model]
@@ -260,7 +272,7 @@ def test_help_and_version_load_nothing_heavy():
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("demo", "extract", "fit", "score", "compare", "methods"):
+    for command in ("demo", "extract", "fit", "score", "compare", "explain", "methods"):
         assert command in done.stdout
     version = subprocess.run([sys.executable, "-m", "offmap.cli", "--version"], capture_output=True, text=True)
     assert version.stdout.strip() == offmap.__version__
