@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +12,8 @@ from offmap.detection.registry import method
 from offmap.errors import InputError
 
 LONGEST = 2000
+
+_MARKS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\],]""")  # a quoted text counts as one mark
 
 
 def parse(spec: str) -> tuple[Component, ...]:
@@ -36,11 +39,11 @@ def split(specs: str) -> list[str]:
     ['msp', 'knn(50, alpha=0.01)|energy']
     """
     parts, depth, start = [], 0, 0
-    for place, letter in enumerate(specs):
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "," and depth == 0:
-            parts.append(specs[start:place])
-            start = place + 1
+    for mark in _MARKS.finditer(specs):
+        depth += (mark[0] in "([") - (mark[0] in ")]")
+        if mark[0] == "," and depth == 0:
+            parts.append(specs[start : mark.start()])
+            start = mark.end()
     return [part.strip() for part in [*parts, specs[start:]] if part.strip()]
 
 

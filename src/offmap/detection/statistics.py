@@ -19,6 +19,7 @@ from offmap.sampling import Reservoir, Sample
 Arrays = dict[str, npt.NDArray[Any]]
 
 MAX_CLASSES = 1_000_000
+FEW = 2**19  # below, sorting numbers is quicker than going over all four million bins
 
 
 class Statistic(ABC):
@@ -224,8 +225,13 @@ class Quantile(Statistic):
         keys = _ordered_bits(values.detach().cpu().numpy())
         upper = keys >> np.uint32(self.FINE)
         if not self.fine:
-            counts = np.bincount(upper, minlength=1 << self.COARSE)
-            self._add(counts)
+            if upper.size < FEW:
+                bins, few = np.unique(upper, return_counts=True)
+                counts = np.zeros(1 << self.COARSE, dtype=np.int64) if self.count == 0 else self.coarse
+                counts[bins] += few
+                self.coarse, self.count = counts, self.count + upper.size
+            else:
+                self._add(np.bincount(upper, minlength=1 << self.COARSE))
             return
         for bin_, counts in self.fine.items():
             inside = keys[upper == bin_] & np.uint32((1 << self.FINE) - 1)

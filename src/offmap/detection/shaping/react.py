@@ -12,6 +12,7 @@ from offmap.detection.base import Context, Shaper, State, Statistics
 from offmap.detection.block import Block
 from offmap.detection.registry import register
 from offmap.detection.statistics import Quantile, Statistic
+from offmap.errors import InputError
 from offmap.requests import Clamp, Edited, Layer, Request
 
 
@@ -70,7 +71,9 @@ class ReAct(Shaper):
         return () if self.c is not None else ("features",)
 
     def check(self) -> None:
-        """Bounds of the percentile."""
+        """Bounds of the percentile, which a given threshold takes the place of."""
+        if self.c is not None and self.percentile != type(self).percentile:
+            raise InputError(f"react({self.percentile}, c={self.c}): give a percentile or a threshold, not both")
         self.number("percentile", 0, 100, "the percentile must be between 0 and 100")
 
     def text_arguments(self) -> dict[str, Any]:
