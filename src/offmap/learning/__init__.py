@@ -1,0 +1,1 @@
+"""Learning known and novel classes from some labels and a pile of unlabelled data."""

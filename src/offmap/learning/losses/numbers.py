@@ -1,0 +1,78 @@
+"""What every loss does first: full precision where half would overflow, rows of length 1, a graph-safe zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from offmap.errors import InputError
+
+Loss = TypeVar("Loss", bound=Callable[..., Any])
+
+
+def in_full_precision(loss: Loss) -> Loss:
+    """Run a loss outside of autocast, with its half-precision tensors as float32.
+
+    A similarity divided by a temperature of .01 is 100, its exponential past float16; float64 stays float64.
+    """
+
+    @wraps(loss)
+    def wrapped(*args: Any, **named: Any) -> Any:
+        device = next((value.device.type for value in args if isinstance(value, Tensor)), "cpu")
+        with torch.autocast(device, enabled=False):
+            return loss(*(_full(value) for value in args), **{name: _full(value) for name, value in named.items()})
+
+    return wrapped  # type: ignore[return-value]  # the wrapped function has the signature of the loss
+
+
+def _full(value: Any) -> Any:
+    half = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if half else value
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Rows of length 1; a row of zeros stays zero, and its gradient finite.
+
+    Examples
+    --------
+    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    return torch.nn.functional.normalize(rows, dim=1, eps=1e-8)
+
+
+def nothing(*tensors: Tensor) -> Tensor:
+    """A zero that depends on these tensors, so that a step without any pair can still be differentiated."""
+    return torch.stack([tensor.sum() * 0 for tensor in tensors]).sum()
+
+
+def mean_where(values: Tensor, kept: Tensor) -> Tensor:
+    """The mean of the values that are kept; a differentiable 0 when none is.
+
+    Examples
+    --------
+    >>> mean_where(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([True, True, False]))
+    tensor(3.)
+    """
+    return torch.where(kept, values, torch.zeros_like(values)).sum() / kept.sum().clamp(min=1)
+
+
+def check_views(first: Tensor, second: Tensor, labels: Tensor | None = None) -> None:
+    """Two views have the same shape, rows × columns, and as many rows as there are labels."""
+    if first.ndim != 2 or first.shape != second.shape:
+        raise InputError(
+            f"views of shape {tuple(first.shape)} and {tuple(second.shape)}: two equal matrices are needed"
+        )
+    if labels is not None and labels.shape != (len(first),):
+        raise InputError(f"{tuple(labels.shape)} labels for {len(first)} rows; give one per row, -1 where unlabelled")
+
+
+def check_temperature(temperature: float) -> None:
+    """A temperature divides similarities, so it is above 0."""
+    if not temperature > 0:
+        raise InputError(f"temperature={temperature}: it divides similarities and must be above 0")
