@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
+import threadpoolctl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,6 +156,21 @@ def test_a_query_without_direction_is_infinitely_far():
     distances, numbers = bank.search(queries, 2)
     assert np.isinf(distances[0]).all()
     assert (numbers[0] == -1).all()
+
+
+def test_searches_at_the_same_time_leave_the_machine_as_it_was(large):
+    vectors, queries = large
+    bank = Bank().add(vectors)
+    expected = bank.kth_distance(queries, 20)
+
+    def cores():
+        return [library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
+
+    before = cores()
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: bank.kth_distance(queries, 20), range(12)):
+            np.testing.assert_array_equal(found, expected)
+    assert cores() == before
 
 
 def test_extreme_sizes_of_numbers_keep_their_direction():
