@@ -20,7 +20,8 @@ class Bank:
     """Vectors and their nearest neighbours, in Euclidean distance.
 
     Answers are exact unless an approximate engine is asked for. Distances to the k-th neighbour are computed
-    from the difference of the two vectors, so they do not depend on how many queries are asked at once.
+    from the difference of the two vectors: near copies keep their digits, and it does not matter how many
+    queries are asked at once (unless rows are equally near up to rounding).
 
     Parameters
     ----------
