@@ -45,7 +45,7 @@ class Space:
     neighbours: int = 0
 
     def __str__(self) -> str:
-        parts = [self.metric]
+        parts: list[str] = [self.metric]
         if self.shrinkage is not None:
             parts.append(f"whitened by known classes (shrinkage {self.shrinkage:g})")
         if self.neighbours:
@@ -121,7 +121,7 @@ def smoothed(rows: Floats, neighbours: int) -> Floats:
         total = np.zeros_like(rows)
         for column in near.T:
             total += rows[column]
-        rows = (rows + total / len(near.T)) / 2
+        rows = np.asarray((rows + total / len(near.T)) / 2, np.float32)
     return rows
 
 

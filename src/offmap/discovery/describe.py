@@ -1,0 +1,110 @@
+"""What a person needs to name a group: its size, how tight it is, typical and doubtful members, what it resembles."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from offmap.discovery.assign import Floats, Labels, Rows, distances, margins
+from offmap.discovery.kmeans import class_means
+
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class ClassInfo:
+    """One class of a result.
+
+    Parameters
+    ----------
+    id, name, known
+        Its number in the labels, what it is called, whether it had labels.
+    size, labelled
+        Rows in it, and those whose label was given.
+    compactness
+        The mean distance of its rows to their centre, relative to the mean over all classes; below 1 is tight.
+    exemplars, boundary
+        Rows nearest to the centre, the medoid first; rows nearly as close to another class.
+    nearest_known
+        Numbers of the known classes with the nearest centres.
+    """
+
+    id: int
+    name: str
+    known: bool
+    size: int
+    labelled: int
+    compactness: float
+    exemplars: tuple[int, ...]
+    boundary: tuple[int, ...]
+    nearest_known: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values to save."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ClassInfo:
+        """The inverse of `to_json`."""
+        lists = {name: tuple(values[name]) for name in ("exemplars", "boundary", "nearest_known")}
+        return cls(**{**values, **lists})
+
+
+def describe(
+    rows: Floats, labels: Labels, given: Labels, known_ids: Labels, names: dict[int, str]
+) -> tuple[list[ClassInfo], Floats]:
+    """Every class in the labels, and each row's confidence: 1 − (distance to its centre / to the next one).
+
+    Parameters
+    ----------
+    rows
+        Rows in the space they were grouped in.
+    labels, given
+        Class numbers per row as found and as given; -1 for outliers and for unknown.
+    known_ids, names
+        The numbers of known classes, and what classes are called.
+    """
+    ids = np.unique(np.concatenate([labels[labels >= 0], known_ids]))
+    confidence = np.zeros(len(rows), np.float32)
+    inside = np.flatnonzero(labels >= 0)
+    position = np.full(len(rows), -1, np.int64)
+    position[inside] = np.searchsorted(ids, labels[inside])
+    view = Rows(rows)
+    centres = class_means(view, position, len(ids))
+    own = np.full(len(rows), np.inf, np.float32)
+    own[inside] = np.sqrt(distances(Rows(rows[inside]), centres, position[inside]))
+    first, near, _, after = margins(view, centres)
+    other = np.where(first == position, after, near)
+    with np.errstate(invalid="ignore"):
+        ratio = np.where(np.isfinite(other), own / np.maximum(other, 1e-12), 0)
+    confidence[inside] = np.clip(1 - ratio[inside], 0, 1)
+    confidence[(given >= 0) & (labels == given)] = 1
+    overall = max(float(own[inside].mean()), 1e-12) if len(inside) else 1.0
+    is_known = np.isin(ids, known_ids)
+    gaps = ((centres[:, None] - centres[None, is_known]) ** 2).sum(axis=2) if is_known.any() else None
+    infos = []
+    for i, one in enumerate(ids):
+        members = np.flatnonzero(position == i)
+        order = members[np.argsort(own[members], kind="stable")]
+        free = members[given[members] < 0]
+        doubtful = free[np.argsort(confidence[free], kind="stable")]
+        resembles: tuple[int, ...] = ()
+        if gaps is not None:
+            near_ids = ids[is_known][np.argsort(gaps[i], kind="stable")]
+            resembles = tuple(int(j) for j in near_ids if j != one)[:3]
+        infos.append(
+            ClassInfo(
+                id=int(one),
+                name=names.get(int(one), f"new {int(one)}"),
+                known=bool(is_known[i]),
+                size=len(members),
+                labelled=int((given[members] >= 0).sum()),
+                compactness=float(own[members].mean()) / overall if len(members) else 0.0,
+                exemplars=tuple(int(j) for j in order[:SHOWN]),
+                boundary=tuple(int(j) for j in doubtful[:SHOWN]),
+                nearest_known=resembles,
+            )
+        )
+    return infos, confidence

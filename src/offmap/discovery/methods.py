@@ -1,0 +1,195 @@
+"""The ways to form groups, by name: our k-means, and adapters to clusterers of good libraries.
+
+Each takes rows in their space, the number of groups and the known classes; labels are used where the method can.
+Known class i is group i in every answer; -1 is an outlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.discovery.assign import Labels, Rows, unit
+from offmap.discovery.kmeans import best_of, class_means, lloyd, plus_plus
+from offmap.discovery.space import group
+from offmap.errors import InputError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be grouped: rows in their space, how many groups, and what is known."""
+
+    rows: Rows
+    k: int
+    codes: Labels
+    n_known: int
+    seed: int
+
+    @property
+    def forced(self) -> Labels | None:
+        """Per row its known class; `None` when nothing is known."""
+        return self.codes if self.n_known else None
+
+
+Method = Callable[[Problem], Labels]
+
+
+def ss_kmeans(problem: Problem) -> Labels:
+    """Semi-supervised k-means from the constrained Ward tree; plain k-means from a Ward tree without labels."""
+    return group(problem.rows, problem.k, problem.seed, problem.forced, problem.n_known)[0]
+
+
+def kmeans(problem: Problem) -> Labels:
+    """Plain k-means, best of three starts; groups are named after known classes afterwards."""
+    rng = np.random.default_rng(problem.seed)
+    fit = best_of(lloyd(problem.rows, plus_plus(problem.rows, problem.k, rng)) for _ in range(3))
+    return named(fit.labels, problem)
+
+
+def gcd(problem: Problem) -> Labels:
+    """Semi-supervised k-means as published (Vaze et al. 2022): k-means++ starts, best of ten."""
+    rng = np.random.default_rng(problem.seed)
+    if problem.forced is None:
+        return kmeans(problem)
+    given, free = class_means(problem.rows, problem.codes, problem.n_known), np.flatnonzero(problem.codes < 0)
+    return best_of(
+        lloyd(
+            problem.rows,
+            plus_plus(problem.rows, problem.k, rng, given=given, free=free),
+            forced=problem.forced,
+        )
+        for _ in range(10)
+    ).labels
+
+
+def spectral(problem: Problem) -> Labels:
+    """Eigenvectors of the neighbour graph with labelled classes as cliques, grouped by semi-supervised k-means.
+
+    The closed form of the thesis' spectral losses (l.2757) on a 15-nearest-neighbour graph.
+    """
+    from offmap.graph import add_labels, knn_graph, spectral_embedding
+
+    rows = problem.rows.block(0, len(problem.rows))
+    neighbours = min(15, len(rows) - 1)
+    if neighbours < 1 or problem.k >= len(rows):
+        return ss_kmeans(problem)
+    graph = knn_graph(rows, neighbours)
+    whole = graph
+    if problem.n_known:
+        usual = float(np.bincount(problem.codes[problem.codes >= 0]).mean())
+        # A clique node gets four times the weight of its neighbours, whatever the class size.
+        whole = add_labels(graph, problem.codes, eta_l=4.0 * neighbours * usual)
+    spectrum = spectral_embedding(whole, problem.k, seed=problem.seed, tolerance=1e-3)
+    embedded = Rows(np.asarray(unit(spectrum.vectors), np.float32))
+    return group(embedded, problem.k, problem.seed, problem.forced, problem.n_known)[0]
+
+
+def gmm(problem: Problem) -> Labels:
+    """A Gaussian mixture with diagonal covariances (scikit-learn), started from semi-supervised k-means."""
+    from sklearn.mixture import GaussianMixture
+
+    rows = problem.rows.block(0, len(problem.rows)).astype(np.float64)
+    start = ss_kmeans(problem)
+    means = _means(rows, start, problem.k)
+    floor = max(1e-3 * float(rows.var(axis=0).mean()), 1e-9)
+    model = GaussianMixture(
+        problem.k, covariance_type="diag", means_init=means, reg_covar=floor, random_state=problem.seed, max_iter=50
+    )
+    return _with_labels(model.fit_predict(rows).astype(np.int64), problem)
+
+
+def vmf(problem: Problem) -> Labels:
+    """A mixture of von Mises–Fisher distributions with one concentration (Banerjee et al. 2005), labels held.
+
+    Soft spherical k-means: each step weighs rows by ``exp(κ cos)``; κ from the mean resultant length.
+    """
+    rows = unit(problem.rows.block(0, len(problem.rows)))
+    width = rows.shape[1]
+    start = ss_kmeans(problem)
+    centres = unit(_means(rows, start, problem.k)).astype(np.float32)
+    log_shares = np.log(np.maximum(np.bincount(start, minlength=problem.k), 1) / len(rows))
+    held = np.flatnonzero(problem.codes >= 0)
+    found = start
+    for _ in range(20):
+        cosine = rows @ centres.T
+        length = float(np.clip(cosine[np.arange(len(rows)), found].mean(), 1e-3, 1 - 1e-6))
+        kappa = length * (width - length**2) / (1 - length**2)
+        weight = kappa * cosine + log_shares
+        weight = np.exp(weight - weight.max(axis=1, keepdims=True))
+        weight /= weight.sum(axis=1, keepdims=True)
+        weight[held] = 0
+        weight[held, problem.codes[held]] = 1
+        new = weight.argmax(axis=1)
+        if (new == found).all():
+            break
+        found = new.astype(np.int64)
+        centres = unit(weight.T @ rows).astype(np.float32)
+        log_shares = np.log(np.maximum(weight.mean(axis=0), 1e-12))
+    return _with_labels(found, problem)
+
+
+def hdbscan(problem: Problem) -> Labels:
+    """HDBSCAN (scikit-learn): finds its own number of groups and leaves outliers out; `k` is not used."""
+    from sklearn.cluster import HDBSCAN
+
+    rows = problem.rows.block(0, len(problem.rows))
+    smallest = max(5, len(rows) // (20 * max(problem.k, 1)))
+    found = HDBSCAN(min_cluster_size=min(smallest, len(rows)), copy=True).fit_predict(rows).astype(np.int64)
+    return named(found, problem)
+
+
+METHODS: dict[str, Method] = {
+    "ss-kmeans": ss_kmeans,
+    "kmeans": kmeans,
+    "gcd": gcd,
+    "spectral": spectral,
+    "gmm": gmm,
+    "vmf": vmf,
+    "hdbscan": hdbscan,
+}
+
+
+def method(name: str) -> Method:
+    """The method of this name.
+
+    Examples
+    --------
+    >>> method("vmf").__name__
+    'vmf'
+    """
+    if name not in METHODS:
+        raise InputError(f"method={name!r}: the methods are auto, {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def named(found: Labels, problem: Problem) -> Labels:
+    """Groups formed without labels, renumbered so that the group matched to known class i is i; labels then hold."""
+    from scipy.optimize import linear_sum_assignment
+
+    if not problem.n_known:
+        return found
+    groups = np.unique(found[found >= 0])
+    labelled = (problem.codes >= 0) & (found >= 0)
+    counts = np.zeros((len(groups), problem.n_known))
+    np.add.at(counts, (np.searchsorted(groups, found[labelled]), problem.codes[labelled]), 1)
+    at, of = linear_sum_assignment(counts, maximize=True)
+    taken = {int(groups[i]): int(j) for i, j in zip(at, of, strict=True) if counts[i, j] > 0}
+    free = iter(range(problem.n_known, problem.n_known + len(groups)))
+    number = {int(g): taken[int(g)] if int(g) in taken else next(free) for g in groups}
+    number[-1] = -1
+    renamed = np.array([number[int(g)] for g in found], np.int64)
+    return _with_labels(renamed, problem)
+
+
+def _with_labels(found: Labels, problem: Problem) -> Labels:
+    return np.where(problem.codes >= 0, problem.codes, found)
+
+
+def _means(rows: npt.NDArray[Any], labels: Labels, k: int) -> npt.NDArray[Any]:
+    sums = np.zeros((k, rows.shape[1]))
+    np.add.at(sums, labels, rows)
+    return np.asarray(sums / np.maximum(np.bincount(labels, minlength=k), 1)[:, None])

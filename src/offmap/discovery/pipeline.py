@@ -1,0 +1,160 @@
+"""`discover`: from features and some labels to classes, in one call."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from offmap.discovery.assign import Floats, Labels, Rows, check_rows
+from offmap.discovery.counting import ClassCount, count_classes
+from offmap.discovery.describe import describe
+from offmap.discovery.inputs import KnownClasses, read_labels
+from offmap.discovery.methods import METHODS, Problem, method
+from offmap.discovery.outliers import alone
+from offmap.discovery.result import Discovery
+from offmap.discovery.space import Space, choose_space
+from offmap.errors import InputError
+
+PLAIN = ("kmeans", "gcd")  # what others are compared with: no whitening, no smoothing
+MethodName = Literal["auto", "ss-kmeans", "kmeans", "gcd", "spectral", "gmm", "vmf", "hdbscan"]
+
+
+def discover(
+    features: Any,
+    labels: Any = None,
+    n_classes: int | Literal["auto"] = "auto",
+    method: MethodName = "auto",
+    seed: int = 0,
+    *,
+    space: Space | None = None,
+    outliers: bool = False,
+    stability: int = 0,
+    texts: Any = None,
+) -> Discovery:
+    """Find the classes hidden in a pile: how many there are, which rows belong together, which are known after all.
+
+    Parameters
+    ----------
+    features
+        One row per sample, labelled and unlabelled together: NumPy, torch or a memory map.
+    labels
+        Class numbers with -1 where unknown, or names with `None` where unknown; `None` when nothing is known.
+    n_classes
+        Known and novel classes together, or ``"auto"`` to estimate it.
+    method
+        ``"auto"`` is ``"ss-kmeans"`` in the space that finds hidden known classes best. ``"kmeans"`` and ``"gcd"``
+        are the usual baselines on plain rows; ``"spectral"``, ``"gmm"``, ``"vmf"`` and ``"hdbscan"`` group in
+        other ways.
+    seed
+        The same seed gives the same answer.
+    space
+        How rows are prepared; chosen by hidden known classes unless given.
+    outliers
+        Flag rows that belong to no class as -1 instead of forcing them into one.
+    stability
+        Group so many more times with other seeds; rows that change company lose confidence.
+    texts
+        One text per row: novel classes are named by their keywords.
+
+    Returns
+    -------
+    Discovery
+        With ``.labels``, ``.n_classes``, ``.n_classes_interval``, ``.is_novel``, ``.confidence``, ``.exemplars``,
+        ``.summary()``, ``.to_html(path)``.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.repeat(np.arange(6), 40)
+    >>> rows = rng.normal(size=(6, 8))[truth] + 0.05 * rng.normal(size=(240, 8))
+    >>> found = discover(rows, np.where(truth < 3, truth, -1))
+    >>> found.n_classes, int(found.is_novel.sum())
+    (6, 120)
+    """
+    array = check_rows(features)
+    known = read_labels(labels, len(array))
+    _check(n_classes, method, len(array), known, stability)
+    if texts is not None and len(texts) != len(array):
+        raise InputError(f"discover: {len(texts)} texts for {len(array)} rows; give one per row")
+    codes = known.codes
+    if space is None:
+        space = _space(array, codes, method, seed)
+    rows = space.prepare(array, codes)
+    outside = alone(rows, codes) if outliers else np.zeros(len(rows), bool)
+    inside = np.flatnonzero(~outside)
+    count: ClassCount | None = None
+    if n_classes != "auto":
+        k = int(n_classes)
+    elif not (codes < 0).any():
+        k = len(known)
+    else:
+        count = count_classes(array if not outside.any() else np.asarray(array)[inside], codes[inside], seed)
+        k = count.n_classes
+    k = min(k, len(known) + int((codes[inside] < 0).sum()))
+    found = np.full(len(rows), -1, np.int64)
+    problem = Problem(Rows(rows[inside]), k, codes[inside], len(known), seed)
+    found[inside] = _group(problem, method)
+    ids = np.concatenate([known.ids, known.next_id + np.arange(max(int(found.max(initial=-1)) + 1 - len(known), 0))])
+    final = np.where(found >= 0, _compact(ids[found], known), -1)
+    given = np.where(codes >= 0, known.ids[codes] if len(known) else -1, -1)
+    names = {int(i): name for i, name in zip(known.ids, known.names, strict=True)}
+    infos, confidence = describe(rows, final, given, known.ids, names)
+    if stability:
+        confidence[inside] *= _stability(problem, method, found[inside], stability)
+        confidence[given >= 0] = 1
+    settings = {"method": "ss-kmeans" if method == "auto" else method, "space": str(space), "seed": seed}
+    result = Discovery(final, given, known.ids, confidence, tuple(infos), count, settings, rows=rows)
+    return result if texts is None else result.name_by_texts(texts)
+
+
+def _space(array: Any, codes: Labels, method: str, seed: int) -> Space:
+    if method in PLAIN:
+        return Space("cosine")
+    if not (codes < 0).any():
+        return Space("cosine")
+    return choose_space(array, codes, seed)[0]
+
+
+def _group(problem: Problem, name: str) -> Labels:
+    if problem.k == problem.n_known and not (problem.codes < 0).any():
+        return problem.codes
+    return method("ss-kmeans" if name == "auto" else name)(problem)
+
+
+def _compact(labels: Labels, known: KnownClasses) -> Labels:
+    """Novel numbers without gaps, in the order they had; known numbers stay."""
+    novel = np.unique(labels[labels >= known.next_id])
+    return np.where(labels >= known.next_id, known.next_id + np.searchsorted(novel, labels), labels)
+
+
+def _stability(problem: Problem, name: str, found: Labels, times: int) -> Floats:
+    """Per row, the share of other runs that put it into the group matched to its own."""
+    from offmap.metrics.clustering import match_clusters
+
+    same = np.zeros(len(found))
+    for number in range(1, times + 1):
+        again = _group(Problem(problem.rows, problem.k, problem.codes, problem.n_known, problem.seed + number), name)
+        partner = match_clusters(found, again)
+        same += np.array([partner.get(int(group)) for group in again], object) == found
+    return np.asarray(same / times, np.float32)
+
+
+def _check(n_classes: Any, name: str, n: int, known: KnownClasses, stability: int) -> None:
+    if name != "auto" and name not in METHODS:
+        raise InputError(f"method={name!r}: the methods are auto, {', '.join(METHODS)}")
+    if stability < 0:
+        raise InputError(f"stability={stability}: the number of further runs is 0 or more")
+    if n_classes == "auto":
+        return
+    if isinstance(n_classes, bool) or not isinstance(n_classes, int | np.integer):
+        raise InputError(f"n_classes={n_classes!r}: a whole number or 'auto'")
+    free = int((known.codes < 0).sum())
+    if n_classes < max(len(known), 1):
+        raise InputError(
+            f"n_classes={n_classes}: the labels already name {len(known)} classes; give at least that many"
+        )
+    if n_classes > len(known) + free:
+        raise InputError(
+            f"n_classes={n_classes}: {n} rows, {free} of them unlabelled, can hold at most {len(known) + free} classes"
+        )

@@ -1,0 +1,234 @@
+"""What was discovered: labels, classes a person can name, and the edits that person makes, kept in a journal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap import store
+from offmap.discovery.assign import Floats, Labels, Rows
+from offmap.discovery.counting import ClassCount
+from offmap.discovery.describe import ClassInfo, describe
+from offmap.discovery.naming import suggest_names
+from offmap.errors import InputError, MissingError
+
+KIND = "discovery"
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The classes found in a pile, and which row belongs to which.
+
+    Parameters
+    ----------
+    labels
+        One class number per row: known classes keep theirs, novel ones follow, -1 is an outlier.
+    given
+        The labels that were given, as class numbers; -1 where unknown.
+    known_ids
+        The numbers of the known classes.
+    confidence
+        Per row between 0 and 1: 1 for given labels, near 0 halfway between two classes.
+    classes
+        Every class with its size, exemplars and neighbours.
+    count
+        How the number of classes was estimated; `None` when it was given.
+    settings
+        Method, space and seed.
+    journal
+        The edits made since, in order.
+    """
+
+    labels: Labels
+    given: Labels
+    known_ids: Labels
+    confidence: Floats
+    classes: tuple[ClassInfo, ...]
+    count: ClassCount | None
+    settings: dict[str, Any]
+    journal: tuple[dict[str, Any], ...] = ()
+    rows: Floats | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_classes(self) -> int:
+        """Known and novel classes together."""
+        return len(self.classes)
+
+    @property
+    def n_classes_interval(self) -> tuple[int, int]:
+        """Where the number of classes lies; both ends alike when it was given."""
+        return self.count.interval if self.count is not None else (self.n_classes, self.n_classes)
+
+    @property
+    def is_novel(self) -> npt.NDArray[np.bool_]:
+        """Per row: in a class without labels. Outliers are not in one."""
+        return np.asarray((self.labels >= 0) & ~np.isin(self.labels, self.known_ids))
+
+    @property
+    def exemplars(self) -> dict[int, list[int]]:
+        """Per class the rows to look at first, the most typical one leading."""
+        return {info.id: list(info.exemplars) for info in self.classes}
+
+    @property
+    def names(self) -> dict[int, str]:
+        """What each class is called."""
+        return {info.id: info.name for info in self.classes}
+
+    @property
+    def named_labels(self) -> list[str | None]:
+        """The name of each row's class, `None` for outliers."""
+        names = self.names
+        return [names.get(int(label)) for label in self.labels]
+
+    def summary(self) -> str:
+        """The answer in a few lines of text."""
+        novel = [info for info in self.classes if not info.known]
+        low, high = self.n_classes_interval
+        unlabelled = self.given < 0
+        to_known = int((unlabelled & np.isin(self.labels, self.known_ids)).sum())
+        lines = [
+            f"{self.n_classes} classes ({low} to {high}): {len(self.known_ids)} known, {len(novel)} novel",
+            f"{int(unlabelled.sum())} rows without a label: {to_known} are of known classes, "
+            f"{int(self.is_novel.sum())} of novel ones, {int((self.labels < 0).sum())} of none",
+            f"grouped by {self.settings['method']}; space: {self.settings['space']}",
+        ]
+        if self.count is not None:
+            lines.append(f"the number of classes: {self.count}")
+        for info in sorted(novel, key=lambda one: -one.size)[:10]:
+            like = ", ".join(self.names[j] for j in info.nearest_known)
+            near = f", nearest known: {like}" if like else ""
+            lines.append(f"  {info.name}: {info.size} rows, e.g. rows {list(info.exemplars[:3])}{near}")
+        return "\n".join(lines)
+
+    def rename(self, names: dict[int, str]) -> Discovery:
+        """Call classes by these names."""
+        self._check(names)
+        classes = tuple(replace(info, name=names.get(info.id, info.name)) for info in self.classes)
+        return self._noted("rename", {"names": {str(k): v for k, v in names.items()}}, classes=classes)
+
+    def name_by_texts(self, texts: Sequence[str], words: int = 3) -> Discovery:
+        """Name novel classes by their keywords (c-TF-IDF)."""
+        found = suggest_names(texts, self.labels, words)
+        return self.rename({info.id: found[info.id] for info in self.classes if not info.known and info.size})
+
+    def merge(self, ids: Sequence[int]) -> Discovery:
+        """Make one class of several; it keeps the number of the known class among them, else the smallest."""
+        self._check(ids)
+        known = [one for one in ids if one in self.known_ids]
+        if len(set(ids)) < 2 or len(known) > 1:
+            raise InputError(f"merge({list(ids)}): two or more classes are needed, at most one of them known")
+        target = known[0] if known else min(ids)
+        return self._relabelled(
+            np.where(np.isin(self.labels, list(ids)), target, self.labels), "merge", {"ids": [int(i) for i in ids]}
+        )
+
+    def split(self, one: int, parts: int = 2) -> Discovery:
+        """Part one class into several; rows with given labels stay in it."""
+        from offmap.discovery.space import group
+
+        self._check([one])
+        members = np.flatnonzero(self.labels == one)
+        if not 2 <= parts <= len(members):
+            raise InputError(f"split({one}, parts={parts}): between 2 and its {len(members)} rows is needed")
+        rows = self._rows_for("split")[members]
+        held = np.where(self.given[members] >= 0, 0, -1)
+        found, _ = group(Rows(rows), parts, int(self.settings["seed"]), held, int((held == 0).any()))
+        numbers = np.concatenate([[one], self._next_id + np.arange(parts - 1)])
+        labels = self.labels.copy()
+        labels[members] = numbers[found]
+        return self._relabelled(labels, "split", {"id": int(one), "parts": int(parts)})
+
+    def discard(self, one: int) -> Discovery:
+        """Dissolve a novel class: its rows become outliers."""
+        self._check([one])
+        if one in self.known_ids:
+            raise InputError(f"discard({one}): a known class stays; only novel classes can be discarded")
+        return self._relabelled(np.where(self.labels == one, -1, self.labels), "discard", {"id": int(one)})
+
+    def to_html(self, path: str | os.PathLike[str], items: Any = None) -> None:
+        """Write a page that shows every class with its exemplars and doubtful rows.
+
+        Parameters
+        ----------
+        path
+            The file to write.
+        items
+            What the rows were made from: texts, or images as ``uint8`` arrays; row numbers are shown without.
+        """
+        from offmap.discovery.gallery import page
+
+        page(self, items).write(path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write labels, classes and journal to one file; features are not in it."""
+        count = self.count
+        config = {
+            "classes": [info.to_json() for info in self.classes],
+            "settings": self.settings,
+            "journal": list(self.journal),
+            "count": None
+            if count is None
+            else {
+                "n_classes": count.n_classes,
+                "interval": list(count.interval),
+                "criteria": count.criteria,
+                "combined": list(count.combined),
+            },
+        }
+        tensors: dict[str, npt.NDArray[Any]] = {
+            "labels": self.labels,
+            "given": self.given,
+            "known_ids": self.known_ids,
+            "confidence": self.confidence,
+        }
+        store.save(path, KIND, config, tensors)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], rows: Floats | None = None) -> Discovery:
+        """Read a saved result; with `rows` (its `.rows` when it was made) classes can be merged and split again."""
+        kept = store.load(path, KIND)
+        config, count = kept.config, kept.config["count"]
+        if rows is not None and len(rows) != len(kept.tensors["labels"]):
+            raise InputError(f"load(rows of {len(rows)}): the result has {len(kept.tensors['labels'])} rows")
+        return cls(
+            classes=tuple(ClassInfo.from_json(values) for values in config["classes"]),
+            settings=config["settings"],
+            journal=tuple(config["journal"]),
+            count=None
+            if count is None
+            else ClassCount(count["n_classes"], tuple(count["interval"]), count["criteria"], tuple(count["combined"])),
+            rows=rows,
+            **kept.tensors,
+        )
+
+    @property
+    def _next_id(self) -> int:
+        used = [info.id for info in self.classes]
+        used += [number for entry in self.journal for number in entry.get("ids", [])]
+        return max(used, default=-1) + 1
+
+    def _rows_for(self, action: str) -> Floats:
+        if self.rows is None:
+            raise MissingError(f"{action}: the features are not in the file; Discovery.load(path, rows=...)")
+        return self.rows
+
+    def _check(self, ids: Any) -> None:
+        there = self.names
+        for one in ids:
+            if one not in there:
+                raise InputError(f"class {one}: there is no such class; there are {list(there)}")
+
+    def _relabelled(self, labels: Labels, action: str, details: dict[str, Any]) -> Discovery:
+        infos, confidence = describe(self._rows_for(action), labels, self.given, self.known_ids, self.names)
+        return self._noted(action, details, labels=labels, classes=tuple(infos), confidence=confidence)
+
+    def _noted(self, action: str, details: dict[str, Any], **changes: Any) -> Discovery:
+        return replace(self, journal=(*self.journal, {"action": action, **details}), **changes)
