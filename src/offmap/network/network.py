@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -201,9 +202,9 @@ class Network:
         """
         if n < 1:
             raise InputError(f"noise({n}): at least one input is needed")
-        return self.extract(
-            _gaussian(n, tuple(shape), seed, checked_batch_size(batch_size)), needs, progress=False, device=device
-        )
+        inputs = _gaussian(n, tuple(shape), seed, checked_batch_size(batch_size))
+        unlabelled = None if needs is None else replace(needs, labels=False)  # noise has none
+        return self.extract(inputs, unlabelled, progress=False, device=device)
 
     @property
     def _backend(self) -> Backend:
