@@ -74,7 +74,8 @@ def test_options_cover_known_classes_and_clusters_and_the_budget_is_kept():
     assert len(np.unique(advice.items)) == len(advice.items)
     gains = [option.gain for option in advice.options]
     assert gains == sorted(gains, reverse=True)
-    assert all(option.spend == 0 for option in advice.options if option.gain <= 0)
+    assert all(option.spend == 0 for option in advice.options if option.known and option.gain <= 0)
+    assert all(option.spend >= 3 for option in advice.options if not option.known)
     for option in advice.options:
         members = advice.partition[option.items]
         assert len(set(members)) == 1

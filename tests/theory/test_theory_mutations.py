@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 SOURCE = Path(offmap.__file__).parent
 
 MUTATIONS = [
-    ("theory/rectified.py", "(1 + skew, 1 - skew)", "(1 - skew, 1 + skew)", "rectified"),
+    ("theory/rectified.py", "1 + skew, 1 - skew)", "1 - skew, 1 + skew)", "rectified"),
     ("theory/rectified.py", "mean = centre - 4 * skew", "mean = centre - 2 * skew", "rectified"),
     ("theory/rectified.py", "mean - level + below", "mean + level + below", "rectified"),
     ("theory/rectified.py", "(1 - skew) * scale) * (1 - skew)", "(1 + skew) * scale) * (1 - skew)", "rectified"),
@@ -61,12 +61,20 @@ MUTATIONS = [
     ("theory/contrast.py", "- xlogy(weights, weights)", "+ xlogy(weights, weights)", "contrast"),
     ("theory/contrast.py", "(1 - gamma) / tau", "gamma / tau", "contrast"),
     ("theory/contrast.py", "degrees.sum() ** 2 - (degrees**2).sum()", "degrees.sum() ** 2", "contrast"),
-    ("theory/advice.py", "/ np.sqrt(new.sum())))) - before", "/ np.sqrt(new.sum()))))", "advice"),
+    ("theory/advice.py", "np.sqrt(new.sum()))) - before", "np.sqrt(new.sum())))", "advice"),
     ("graph/build.py", "np.sqrt(eta_u / len(free))", "np.sqrt(eta_u)", "graph_build"),
     ("graph/build.py", "1.0 / sizes[inverse]", "1.0 + 0 * sizes[inverse]", "graph_build"),
     ("graph/spectral.py", "np.sqrt(np.clip(self.values, 0.0, None))", "np.clip(self.values, 0.0, None)",
      "graph_spectral"),
 ]  # fmt: skip
+
+
+NO_SHRINKING = """
+from hypothesis import Phase, settings
+
+settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], deadline=None)
+settings.load_profile("mutants")
+"""
 
 
 def test_file(name: str) -> Path:
@@ -81,6 +89,7 @@ test_file.__test__ = False
 def copy(tmp_path_factory):
     target = tmp_path_factory.mktemp("mutants") / "offmap"
     shutil.copytree(SOURCE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    (target.parent / "no_shrinking.py").write_text(NO_SHRINKING)
     return target
 
 
@@ -94,7 +103,18 @@ def test_a_mistyped_formula_is_noticed(copy, mutation):
     target.write_text(text.replace(right, wrong, 1))
     try:
         run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(test_file(tests))],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no_shrinking",
+                str(test_file(tests)),
+            ],
             env={**os.environ, "PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"},
             cwd=copy.parent,
             capture_output=True,

@@ -4,6 +4,8 @@ Every formula is a function on NumPy arrays; reports are small objects whose tex
 """
 
 from offmap.metrics.kmeans_measure import kmeans_measure
+from offmap.theory.advice import Advice, label_advice
+from offmap.theory.clipping import clip_report
 from offmap.theory.contrast import (
     alignment_identity,
     alignment_loss,
@@ -22,6 +24,8 @@ from offmap.theory.density import (
     knn_density,
     neighbour_report,
 )
+from offmap.theory.diagnose import explain
+from offmap.theory.findings import Finding, Findings
 from offmap.theory.normality import henze_zirkler, normality_by_class
 from offmap.theory.perturbation import (
     class_perturbation,
@@ -44,11 +48,15 @@ from offmap.theory.sparsified import sparsity_profile, variance_reduction, varia
 from offmap.theory.toys import nscl_residual, nscl_threshold, nscl_toy, sorl_toy
 
 __all__ = [
+    "Advice",
+    "Finding",
+    "Findings",
     "alignment_identity",
     "alignment_loss",
     "bayes_threshold",
     "cap_area",
     "class_perturbation",
+    "clip_report",
     "coverage",
     "discovery_bound",
     "esn_excess",
@@ -56,6 +64,7 @@ __all__ = [
     "esn_pdf",
     "esn_reduction",
     "evidence_bound",
+    "explain",
     "fit_esn",
     "henze_zirkler",
     "id_posterior",
@@ -66,6 +75,7 @@ __all__ = [
     "kmeans_measure_change",
     "kmeans_measure_derivative",
     "knn_density",
+    "label_advice",
     "linear_probe_error",
     "mean_classifier_bound",
     "measure_gradient",

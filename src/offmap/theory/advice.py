@@ -40,7 +40,7 @@ class Option:
         By how much a batch of its labels should lower the K-means measure, as a share of its value: over
         everything, over known classes only, over novel clusters only. Negative: it should get worse.
     items
-        Unlabelled inputs of it, those whose label should matter most first.
+        Its unlabelled inputs in random order: a fair draw shows whether the option is what it is believed to be.
     spend
         How many of them to label within the budget.
     """
@@ -89,7 +89,7 @@ class Advice:
 
     @property
     def items(self) -> Ints:
-        """The inputs to label, within the budget, best option first."""
+        """The inputs to label, within the budget."""
         parts = [option.items[: option.spend] for option in self.options]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
@@ -110,7 +110,7 @@ class Advice:
         ]
 
     def __str__(self) -> str:
-        chosen = [option for option in self.options if option.spend]
+        chosen = sorted((o for o in self.options if o.spend), key=lambda option: option.known)
         harmful = [option.name for option in self.options if option.gain < 0]
         if not chosen:
             return "no option is predicted to tighten the clusters: more labels of these inputs should not help"
@@ -118,8 +118,9 @@ class Advice:
         warning = f"; predicted to hurt: {', '.join(harmful[:5])}" if harmful else ""
         return (
             f"spend {sum(option.spend for option in chosen)} labels on {first}"
-            f"{' and others' if len(chosen) > 5 else ''}: {chosen[0].name} should lower the K-means measure by "
-            f"{chosen[0].gain:.1%}{warning}. A forecast on the believed partition, not a promise"
+            f"{' and others' if len(chosen) > 5 else ''}; {self.batch} labels for {self.options[0].name} should "
+            f"lower the K-means measure most, by {self.options[0].gain:.1%}{warning}. A forecast on the believed "
+            "partition, not a promise"
         )
 
 
@@ -129,6 +130,7 @@ def label_advice(
     budget: int,
     *,
     n_novel: int | None = None,
+    batch: int = 3,
     neighbours: int = 15,
     label_weight: float = 1.0,
     seed: int = 0,
@@ -149,12 +151,14 @@ def label_advice(
         How many labels can be bought.
     n_novel
         How many novel classes to look for; estimated by the eigengap of the graph when absent.
+    batch
+        How many labels of an option are bought at a time; the forecasts are for one batch.
     neighbours
         Of each input in the graph.
     label_weight
         How much a label counts beside all neighbours of an input.
     seed
-        Of the clustering.
+        Of the clustering, and of the draw of inputs from an option.
 
     Examples
     --------
@@ -167,7 +171,7 @@ def label_advice(
     ['class 0', 'class 1', 'cluster 0']
     """
     rows, given = as_array(features, "features"), as_array(labels, "labels")
-    _check(rows, given, budget, neighbours)
+    _check(rows, given, budget, batch, neighbours)
     n = len(rows)
     classes, place = np.unique(given, return_inverse=True)
     own = place - int(classes[0] < 0)  # known classes as 0, 1, …, unlabelled as -1
@@ -187,14 +191,14 @@ def label_advice(
         for mask in (partition < len(classes), partition >= len(classes))
     ]
     value = kmeans_measure(embedding, partition)
-    batch = int(np.clip(budget // 10, 1, max(budget, 1)))
+    rng = np.random.default_rng(seed)
     options = []
     for j in range(count):
         free = np.flatnonzero((partition == j) & (own < 0))
         if not len(free):
             continue
         old = own == j
-        items = free[np.argsort(-_item_gains(whole, old, free), kind="stable")]
+        items = rng.permutation(free)
         bought = old.copy()
         bought[items[:batch]] = True
         gain, gain_known, gain_novel = (
@@ -281,28 +285,23 @@ def clique_change(gradient: MeasureGradient, old: npt.NDArray[np.bool_], new: np
     return float(gradient(new / np.sqrt(new.sum()))) - before
 
 
-def _item_gains(gradient: MeasureGradient, old: npt.NDArray[np.bool_], free: Ints) -> Array:
-    """How much tying each free item to the class lowers the measure; to its members' mean when it has no labels."""
-    tie = np.zeros(len(old))
-    members = np.flatnonzero(old) if old.any() else free
-    tie[members] = 1 / len(members)
-    slope = gradient.left @ (gradient.right.T @ tie) + gradient.right @ (gradient.left.T @ tie)
-    slope = slope - gradient.diagonal * tie.sum() - gradient.diagonal @ tie
-    return gradient.scale * slope[free]
-
-
 def _spend(options: list[Option], budget: int, batch: int) -> list[Option]:
-    """A batch to each option that should help, best first, and around again while labels are left."""
-    useful = [i for i, option in enumerate(options) if option.gain > 0]
+    """A batch to each option in turn while labels are left: clusters nobody has named first, then by gain.
+
+    A class without any label cannot be told from noise, so clusters come before known classes; among the latter
+    those that should not gain get nothing.
+    """
+    turn = sorted(range(len(options)), key=lambda i: (options[i].known, -options[i].gain))
+    turn = [i for i in turn if not options[i].known or options[i].gain > 0]
     spend = [0] * len(options)
     left = budget
-    while left > 0 and useful:
-        for i in list(useful):
+    while left > 0 and turn:
+        for i in list(turn):
             step = min(batch, left, len(options[i].items) - spend[i])
             spend[i] += step
             left -= step
             if spend[i] == len(options[i].items):
-                useful.remove(i)
+                turn.remove(i)
     return [replace(option, spend=spend[i]) for i, option in enumerate(options)]
 
 
@@ -314,7 +313,7 @@ def _width(values: Array, count: int) -> int:
     return width
 
 
-def _check(rows: npt.NDArray[Any], labels: npt.NDArray[Any], budget: int, neighbours: int) -> None:
+def _check(rows: npt.NDArray[Any], labels: npt.NDArray[Any], budget: int, batch: int, neighbours: int) -> None:
     if rows.ndim != 2 or labels.shape != (len(rows),):
         raise InputError(f"label_advice: features {rows.shape} and labels {labels.shape}; one label per row")
     if labels.dtype.kind not in "iu":
@@ -325,5 +324,5 @@ def _check(rows: npt.NDArray[Any], labels: npt.NDArray[Any], budget: int, neighb
         raise InputError("label_advice: every input is labelled; mark those that are not with -1")
     if budget < 1:
         raise InputError(f"label_advice(budget={budget}): at least one label must be affordable")
-    if neighbours < 1:
-        raise InputError(f"label_advice(neighbours={neighbours}): at least one is needed")
+    if batch < 1 or neighbours < 1:
+        raise InputError(f"label_advice(batch={batch}, neighbours={neighbours}): both must be at least 1")

@@ -138,10 +138,14 @@ class NormalityByClass:
         return float((stop[0] if len(stop) else len(order)) / len(order))
 
     def __str__(self) -> str:
-        word = "wrong" if self.rejected > 0.5 else "acceptable"
+        verdict = (
+            "Gaussian classes are wrong here"
+            if self.rejected > 0.5
+            else "most classes were not refuted, which with few inputs proves little"
+        )
         return (
             f"{self.rejected:.0%} of {len(self.classes)} classes are not Gaussian in their {self.dimensions} "
-            f"leading directions (Henze–Zirkler, {self.level:g} after Holm): Gaussian classes are {word} here"
+            f"leading directions (Henze–Zirkler, {self.level:g} after Holm): {verdict}"
         )
 
 
@@ -177,7 +181,7 @@ def normality_by_class(
         raise InputError(f"normality_by_class: {len(rows)} rows of features but {len(given)} labels")
     classes, statistics, p_values, width = [], [], [], dimensions
     for label in np.unique(given[given >= 0]):
-        members = rows[given == label][:most]
+        members = rows[np.flatnonzero(given == label)[:most]]
         if len(members) < 8:
             continue
         part = principal_part(members, min(dimensions, len(members) // 4))

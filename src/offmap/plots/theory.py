@@ -1,0 +1,211 @@
+"""Figures of the theory, each from plain arrays: surfaces, curves, spectra, densities, advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.plots.style import KNOWN, PALETTE, UNKNOWN, dash, faint, graph_objects, styled
+
+
+def reduction_surface(
+    sigmas: npt.ArrayLike,
+    epsilons: npt.ArrayLike,
+    surface: npt.ArrayLike,
+    points: Mapping[str, tuple[float, float]] | None = None,
+) -> Any:
+    """What clipping takes from an activation, over chaoticness σ and skew ε (the thesis' Figure 4, from above).
+
+    Parameters
+    ----------
+    sigmas, epsilons
+        The grid: columns and rows of the surface.
+    surface
+        The reduction at each.
+    points
+        Places to mark, by name: (σ, ε).
+
+    Examples
+    --------
+    >>> figure = reduction_surface([0.5, 1.0], [-0.4, 0.0], [[0.1, 0.4], [0.05, 0.2]], {"known": (0.6, 0.0)})
+    >>> len(figure.data)
+    2
+    """
+    go = graph_objects()
+    figure = go.Figure(
+        go.Contour(
+            x=np.asarray(sigmas), y=np.asarray(epsilons), z=np.asarray(surface),
+            colorscale="Viridis", colorbar={"title": {"text": "reduction"}}, contours={"showlabels": True},
+        )
+    )  # fmt: skip
+    for i, (name, (sigma, epsilon)) in enumerate((points or {}).items()):
+        ink = (KNOWN, UNKNOWN)[i] if i < 2 else PALETTE[i % len(PALETTE)]
+        figure.add_trace(
+            go.Scatter(
+                x=[sigma], y=[epsilon], name=name, mode="markers+text", text=[name], textposition="top center",
+                marker={"size": 12, "color": ink, "line": {"width": 2, "color": "white"}},
+            )
+        )  # fmt: skip
+    return styled(figure, x="chaoticness σ", y="skew ε (negative: long right tail)")
+
+
+def unit_moments(known: npt.ArrayLike, unknown: npt.ArrayLike, clip: float | None = None) -> Any:
+    """Mean and spread of each unit on known and unknown inputs, units sorted by their mean on known ones.
+
+    Parameters
+    ----------
+    known, unknown
+        Two rows: means and standard deviations.
+    clip
+        A level to draw.
+
+    Examples
+    --------
+    >>> figure = unit_moments([[1.0, 2.0], [0.1, 0.1]], [[3.0, 0.5], [1.0, 0.2]], clip=2.5)
+    >>> [trace.name for trace in figure.data if trace.name]
+    ['known', 'unknown']
+    """
+    go = graph_objects()
+    inside, outside = np.asarray(known), np.asarray(unknown)
+    order = np.argsort(-inside[0], kind="stable")
+    place = np.arange(len(order))
+    figure = go.Figure()
+    for moments, name, ink in ((inside, "known", KNOWN), (outside, "unknown", UNKNOWN)):
+        mean, spread = moments[:, order]
+        band = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+        figure.add_trace(go.Scatter(x=place, y=mean + spread, **band))
+        figure.add_trace(
+            go.Scatter(x=place, y=np.maximum(mean - spread, 0), fill="tonexty", fillcolor=faint(ink, 0.2), **band)
+        )
+        figure.add_trace(go.Scatter(x=place, y=mean, name=name, mode="lines", line={"color": ink}))
+    if clip is not None and np.isfinite(clip):
+        figure.add_hline(y=clip, line={"color": "#7F7F7F", "width": 1, "dash": "dash"})
+    return styled(figure, x="unit, sorted by its mean on known inputs", y="activation")
+
+
+def sparsity_curves(
+    sparsity: npt.ArrayLike, predicted: npt.ArrayLike, measured: npt.ArrayLike, separation: npt.ArrayLike
+) -> Any:
+    """Variance that goes with sparsity, by independence and measured, and how well logits then separate.
+
+    Examples
+    --------
+    >>> len(sparsity_curves([0.0, 0.5], [0.0, 0.3], [0.0, 0.1], [1.0, 1.2]).data)
+    3
+    """
+    go = graph_objects()
+    figure = go.Figure()
+    curves = (
+        ("variance gone, if units were independent", predicted),
+        ("variance gone, measured", measured),
+        ("known from unknown, in standard deviations", separation),
+    )
+    for i, (name, values) in enumerate(curves):
+        figure.add_trace(
+            go.Scatter(
+                x=np.asarray(sparsity), y=np.asarray(values), name=name, mode="lines+markers",
+                line={"color": PALETTE[i], "dash": dash(i)},
+            )
+        )  # fmt: skip
+    figure.add_hline(y=0, line={"color": "#7F7F7F", "width": 1})
+    return styled(figure, x="sparsity p", y="share, or standard deviations")
+
+
+def log_densities(known: npt.ArrayLike, unknown: npt.ArrayLike | None = None) -> Any:
+    """Histograms of the k-NN log density.
+
+    Examples
+    --------
+    >>> len(log_densities([0.0, 1.0], [-3.0, -2.0]).data)
+    2
+    """
+    go = graph_objects()
+    parts = [("known", np.asarray(known), KNOWN)]
+    if unknown is not None:
+        parts.append(("unknown", np.asarray(unknown), UNKNOWN))
+    everything = np.concatenate([values for _, values, _ in parts])
+    edges = np.linspace(everything.min(), everything.max() + 1e-9, 61)
+    figure = go.Figure()
+    for name, values, ink in parts:
+        heights, _ = np.histogram(values, edges, density=True)
+        figure.add_trace(
+            go.Scatter(
+                x=(edges[1:] + edges[:-1]) / 2, y=heights, name=name, mode="lines",
+                fill="tozeroy", line={"color": ink}, fillcolor=faint(ink, 0.25),
+            )
+        )  # fmt: skip
+    return styled(figure, x="log p̂", y="share")
+
+
+def spectrum(values: npt.ArrayLike, gap: int | None = None) -> Any:
+    """Eigenvalues, largest first, with the place where they break.
+
+    Examples
+    --------
+    >>> len(spectrum([1.0, 0.9, 0.2], gap=2).data)
+    1
+    """
+    go = graph_objects()
+    heights = np.asarray(values)
+    place = np.arange(1, len(heights) + 1)
+    figure = go.Figure(go.Scatter(x=place, y=heights, mode="lines+markers", name="eigenvalue"))
+    if gap is not None:
+        figure.add_vline(x=gap + 0.5, line={"color": UNKNOWN, "dash": "dash"}, annotation_text=f"{gap} groups")
+    return styled(figure, x="number", y="eigenvalue")
+
+
+def residual_curve(t: npt.ArrayLike, residuals: Mapping[str, npt.ArrayLike], thresholds: Sequence[float] = ()) -> Any:
+    """The residual against the bond t between labelled and novel class (thesis l.2326), one curve per name.
+
+    Examples
+    --------
+    >>> len(residual_curve([0.0, 0.1], {"τ_s = 0.3": [1.0, 0.0]}, [0.08]).data)
+    1
+    """
+    go = graph_objects()
+    figure = go.Figure()
+    for i, (name, values) in enumerate(residuals.items()):
+        line = {"color": PALETTE[i % len(PALETTE)], "dash": dash(i)}
+        figure.add_trace(go.Scatter(x=np.asarray(t), y=np.asarray(values), name=name, mode="lines", line=line))
+    for i, threshold in enumerate(thresholds):
+        figure.add_vline(x=threshold, line={"color": PALETTE[i % len(PALETTE)], "width": 1, "dash": "dot"})
+    return styled(figure, x="bond t", y="residual R(U*, y)")
+
+
+def forecast_scatter(predicted: npt.ArrayLike, actual: npt.ArrayLike, names: Sequence[str] | None = None) -> Any:
+    """Forecast against outcome, one dot per class or option.
+
+    Examples
+    --------
+    >>> len(forecast_scatter([0.1, 0.2], [0.0, 0.3], ["a", "b"]).data)
+    1
+    """
+    go = graph_objects()
+    figure = go.Figure(
+        go.Scatter(x=np.asarray(predicted), y=np.asarray(actual), mode="markers", text=names, name="option")
+    )
+    grey = {"color": "#7F7F7F", "width": 1}
+    figure.add_hline(y=0, line=grey)
+    figure.add_vline(x=0, line=grey)
+    return styled(figure, x="predicted gain", y="realised gain")
+
+
+def advice_bars(names: Sequence[str], known: npt.ArrayLike, novel: npt.ArrayLike, most: int = 30) -> Any:
+    """Predicted gains per option, over known classes and over novel clusters; the first `most` options.
+
+    Examples
+    --------
+    >>> len(advice_bars(["class 0", "cluster 0"], [0.1, 0.0], [0.0, 0.2]).data)
+    2
+    """
+    go = graph_objects()
+    shown = list(names)[:most][::-1]
+    figure = go.Figure()
+    for name, values, ink in (("known classes", known, KNOWN), ("novel clusters", novel, UNKNOWN)):
+        lengths = 100 * np.asarray(values, dtype=float)[:most][::-1]
+        figure.add_trace(go.Bar(x=lengths, y=shown, name=name, orientation="h", marker={"color": ink}))
+    height = 160 + 22 * len(shown)
+    return styled(figure, x="predicted lowering of the K-means measure, %", height=height)

@@ -1,0 +1,164 @@
+"""ReAct on this network: what clipping takes from known and unknown activations, predicted and measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.errors import InputError
+from offmap.theory.rectified import EsnFit, fit_esn
+
+Array = npt.NDArray[np.float64]
+
+PERCENTILES = (50.0, 75.0, 80.0, 85.0, 90.0, 95.0, 99.0)
+
+
+@dataclass(frozen=True)
+class ClipReport:
+    """The thesis' account of ReAct at several thresholds, on these activations.
+
+    Attributes
+    ----------
+    levels
+        Thresholds c.
+    known_loss, unknown_loss
+        Mean activation that clipping takes, measured.
+    known_predicted, unknown_predicted
+        The same by the skew-normal fits.
+    auroc, plain_auroc
+        Of the energy score after clipping, and without; `None` when there is no head.
+    known_fit, unknown_fit
+        μ, σ, ε of all activations together.
+    known_units, unknown_units
+        Three rows per unit: mean, standard deviation (chaoticness), skewness.
+    """
+
+    levels: Array
+    known_loss: Array
+    unknown_loss: Array
+    known_predicted: Array
+    unknown_predicted: Array
+    auroc: Array | None
+    plain_auroc: float | None
+    known_fit: EsnFit
+    unknown_fit: EsnFit
+    known_units: Array
+    unknown_units: Array
+
+    @property
+    def best(self) -> int:
+        """The threshold to look at: the best AUROC, or the widest difference in losses without a head."""
+        return int(np.argmax(self.unknown_loss - self.known_loss if self.auroc is None else self.auroc))
+
+    @property
+    def theory_says(self) -> bool:
+        """Whether unknown activations lose more there than known ones: the thesis' criterion (l.1091)."""
+        return bool(self.unknown_loss[self.best] > self.known_loss[self.best])
+
+    @property
+    def helps(self) -> bool:
+        """Whether clipping separates better: measured with a head, by the criterion without."""
+        if self.auroc is None or self.plain_auroc is None:
+            return self.theory_says
+        return bool(self.auroc[self.best] > self.plain_auroc)
+
+    def __str__(self) -> str:
+        i = self.best
+        text = (
+            f"ReAct {'should help' if self.helps else 'will hurt'} here at c = {self.levels[i]:.3g}: clipping takes "
+            f"{self.unknown_loss[i]:.3g} from unknown and {self.known_loss[i]:.3g} from known units on average "
+            f"(skew-normal fit: {self.unknown_predicted[i]:.3g} and {self.known_predicted[i]:.3g})"
+        )
+        if self.auroc is not None and self.plain_auroc is not None:
+            text += f", and energy separates them at AUROC {self.auroc[i]:.3f} instead of {self.plain_auroc:.3f}"
+            if self.helps != self.theory_says:
+                text += "; the theory's criterion alone would have said the opposite"
+        return text
+
+
+def clip_report(
+    known: npt.ArrayLike,
+    unknown: npt.ArrayLike,
+    weight: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | None = None,
+    levels: npt.ArrayLike | None = None,
+    most: int = 20_000,
+) -> ClipReport:
+    """Fit, predict and measure what clipping does.
+
+    Parameters
+    ----------
+    known, unknown
+        Activations from 0 up, inputs × units; unknown may be noise.
+    weight, bias
+        The head, to measure the effect on the energy score.
+    levels
+        Thresholds c; several percentiles of the known activations when absent.
+    most
+        Activations each fit is made from, evenly spaced.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> report = clip_report(np.maximum(rng.normal(0.5, 0.2, (200, 6)), 0), rng.gamma(1.0, 0.8, (200, 6)))
+    >>> report.helps
+    True
+    """
+    inside, outside = (np.asarray(part, dtype=np.float64) for part in (known, unknown))
+    if min(inside.min(), outside.min()) < 0:
+        raise InputError("clip_report: activations must not be negative; ReAct is about what comes out of a ReLU")
+    given = np.percentile(inside, PERCENTILES) if levels is None else np.asarray(levels, dtype=np.float64)
+    at = np.atleast_1d(given)
+    fits = [fit_esn(_thinned(part, most)) for part in (inside, outside)]
+    losses = [np.array([np.maximum(part - c, 0).mean() for c in at]) for part in (inside, outside)]
+    predicted = [np.array([float(fit.reduction(c)) for c in at]) for fit in fits]
+    auroc = plain = None
+    if weight is not None:
+        head = np.asarray(weight, dtype=np.float64)
+        shift = np.zeros(len(head)) if bias is None else np.asarray(bias, dtype=np.float64)
+        auroc = np.array([energy_auroc(inside, outside, head, shift, float(c)) for c in at])
+        plain = energy_auroc(inside, outside, head, shift, np.inf)
+    units = [_unit_moments(part) for part in (inside, outside)]
+    return ClipReport(
+        at,
+        losses[0],
+        losses[1],
+        predicted[0],
+        predicted[1],
+        auroc,
+        plain,
+        fits[0],
+        fits[1],
+        units[0],
+        units[1],
+    )
+
+
+def energy_auroc(known: Array, unknown: Array, weight: Array, bias: Array, c: float) -> float:
+    """AUROC of the energy score, known inputs being the high side, after clipping features at c.
+
+    Examples
+    --------
+    >>> energy_auroc(np.full((4, 2), 2.0), np.full((4, 2), 1.0), np.eye(2), np.zeros(2), np.inf)
+    1.0
+    """
+    from scipy.special import logsumexp
+
+    from offmap.metrics.detection import auroc
+
+    scores = [logsumexp(np.minimum(part, c) @ weight.T + bias, axis=1) for part in (known, unknown)]
+    return float(auroc(*scores))
+
+
+def _thinned(part: Array, most: int) -> Array:
+    flat = part.reshape(-1)
+    return flat[np.unique(np.linspace(0, flat.size - 1, min(flat.size, most)).astype(np.int64))]
+
+
+def _unit_moments(part: Array) -> Array:
+    """Mean, standard deviation and skewness of every unit."""
+    mean, spread = part.mean(axis=0), part.std(axis=0)
+    third = ((part - mean) ** 3).mean(axis=0)
+    return np.stack([mean, spread, np.where(spread > 0, third / np.where(spread > 0, spread, 1.0) ** 3, 0.0)])

@@ -1,0 +1,124 @@
+"""What a diagnosis found, as plain values: sentences, tables, and figures still to be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from offmap.report import Page
+
+Verdict = Literal["helps", "hurts", "holds", "fails", "unclear"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One assumption looked at: what about, how it stands, and the sentence that says so.
+
+    Attributes
+    ----------
+    topic
+        ``"rectified"``, ``"sparsified"``, ``"neighbours"``, ``"normality"``, ``"graph"``, ``"advice"`` …
+    verdict
+        In one word.
+    sentence
+        In one sentence, with the numbers.
+    numbers
+        The numbers by name.
+    """
+
+    topic: str
+    verdict: Verdict
+    sentence: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.topic} ({self.verdict}): {self.sentence}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of plain cells."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure to be drawn: the name of a function of `offmap.plots.theory` and its arguments."""
+
+    kind: str
+    values: Mapping[str, Any]
+    caption: str = ""
+
+    def draw(self) -> Any:
+        """The plotly figure."""
+        from offmap.plots import theory
+
+        return getattr(theory, self.kind)(**self.values)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: a title, text, tables and figures."""
+
+    title: str
+    text: str
+    tables: list[Table] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything `explain` found; prints as text, becomes a page on request.
+
+    Examples
+    --------
+    >>> found = Findings([Finding("normality", "fails", "3 of 4 classes are not Gaussian")], [])
+    >>> print(found)
+    normality (fails): 3 of 4 classes are not Gaussian
+    """
+
+    findings: list[Finding]
+    sections: list[Section]
+    title: str = "What the theory says about this network"
+
+    def __str__(self) -> str:
+        return "\n".join(str(finding) for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Findings as plain values, for JSON.
+
+        Examples
+        --------
+        >>> Findings([Finding("graph", "holds", "it does", {"k": 3.0})], []).to_dict()["findings"][0]["numbers"]
+        {'k': 3.0}
+        """
+        return {
+            "title": self.title,
+            "findings": [
+                {
+                    "topic": finding.topic,
+                    "verdict": finding.verdict,
+                    "sentence": finding.sentence,
+                    "numbers": {name: float(value) for name, value in finding.numbers.items()},
+                }
+                for finding in self.findings
+            ],
+        }
+
+    def page(self) -> Page:
+        """The findings as a page of `offmap.report`, with its figures drawn (needs the extra `report`)."""
+        from offmap.report import Page
+
+        page = Page(self.title, "\n".join(f"- **{f.topic}**, {f.verdict}: {f.sentence}" for f in self.findings))
+        for section in self.sections:
+            page.section(section.title).text(section.text)
+            for table in section.tables:
+                page.table(table.columns, table.rows, caption=table.caption)
+            for figure in section.figures:
+                page.figure(figure.draw(), figure.caption)
+        return page
