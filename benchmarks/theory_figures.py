@@ -19,6 +19,13 @@ DASHES = ("", "7 4", "2 3", "9 3 2 3", "4 2", "12 4")
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 680, 380, 70, 46, 16, 54
 
 
+def round_ticks(low: float, high: float) -> list[float]:
+    """Four to eight round numbers between two limits."""
+    size = 10 ** np.floor(np.log10((high - low) / 4))
+    step = next(s for s in (size, 2 * size, 5 * size, 10 * size) if (high - low) / s <= 8)
+    return [float(t) + 0.0 for t in np.arange(np.ceil(low / step), np.floor(high / step + 1e-9) + 1) * step]
+
+
 def chart(
     file: str,
     title: str,
@@ -52,13 +59,13 @@ def chart(
         '<rect width="100%" height="100%" rx="6" fill="white"/>',
         f'<text x="{LEFT}" y="24" font-size="15">{escape(title)}</text>',
     ]
-    for tick in np.linspace(low + pad, high - pad, 5):
+    for tick in range(round(low + pad), round(high - pad) + 1) if log else round_ticks(low, high):
         _, y = place(left, float(tick))
         label = f"10^{tick:.0f}" if log else f"{tick:.3g}"
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#444">{label}</text>')
     marks = [(float(i), name) for i, name in enumerate(names)]
-    for tick, label in marks or [(float(t), f"{t:.3g}") for t in np.linspace(left, right, 6)]:
+    for tick, label in marks or [(float(t), f"{t:.3g}") for t in round_ticks(left, right)]:
         x, _ = place(tick, low)
         parts.append(
             f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" fill="#444">{escape(label)}</text>'

@@ -67,9 +67,7 @@ def test_edges_are_the_probabilities_of_positive_pairs(seed, setting, thin):
                 mine = [s for s in range(n) if labels[s] == c]
                 together += np.mean([[T[x, s] * T[other, t] for s in mine] for t in mine])
             expected[x, other] = eta_u * alone + eta_l * together
-    graph = augmentation_graph(
-        sparse.csr_array(T) if thin else T, labels, eta_u=eta_u, eta_l=eta_l, setting=setting
-    )
+    graph = augmentation_graph(sparse.csr_array(T) if thin else T, labels, eta_u=eta_u, eta_l=eta_l, setting=setting)
     np.testing.assert_allclose(graph.toarray(), expected, rtol=1e-10)
 
 
@@ -173,6 +171,7 @@ def test_copies_are_neighbours_of_each_other_not_of_themselves():
     [
         (lambda: knn_graph(np.ones((3, 2)), 3), "k must be between 1 and 2"),
         (lambda: knn_graph(np.ones((3, 2)), 1, weights="heat"), "choose one of"),
+        (lambda: knn_graph(np.array([[0.0], [np.nan], [1.0]]), 1), "NaN"),
         (lambda: Graph(np.array([[0.0, 1.0], [0.0, 0.0]])), "not symmetric"),
         (lambda: Graph(np.array([[np.nan]])), "NaN"),
         (lambda: Graph(None), "give a base"),

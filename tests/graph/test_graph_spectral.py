@@ -54,9 +54,7 @@ def test_the_factor_is_the_best_low_rank_approximation(seed):
     best = ((scaled - spectrum.factor @ spectrum.factor.T) ** 2).sum()
     values = np.linalg.svd(scaled, compute_uv=False)
     np.testing.assert_allclose(best, (values[3:] ** 2).sum(), atol=1e-10)
-    np.testing.assert_allclose(
-        spectrum.features, spectrum.factor / np.sqrt(graph.degrees)[:, None], atol=1e-12
-    )
+    np.testing.assert_allclose(spectrum.features, spectrum.factor / np.sqrt(graph.degrees)[:, None], atol=1e-12)
     assert (np.diff(spectrum.values) <= 0).all()
     largest = np.abs(spectrum.vectors).argmax(axis=0)
     assert (spectrum.vectors[largest, np.arange(3)] > 0).all()

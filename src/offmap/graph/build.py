@@ -69,6 +69,8 @@ def knn_graph(
     _one_of("symmetry", symmetry, ("union", "mutual", "mean"))
     _one_of("metric", metric, ("euclidean", "cosine"))
     rows = np.ascontiguousarray(rows, dtype=np.float32)
+    if not np.isfinite(rows).all():
+        raise InputError("knn_graph: the features hold NaN or infinity; remove those rows first")
     if metric == "cosine" or weights == "cosine":
         unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         rows = unit if metric == "cosine" else rows
