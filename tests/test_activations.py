@@ -30,7 +30,10 @@ def some(n: int = 20, **more: Any) -> Activations:
 
 def test_logits_by_hand() -> None:
     acts = some()
-    wanted = [[sum(w * x for w, x in zip(row, f, strict=True)) + b for row, b in zip(acts.head.weight, acts.head.bias, strict=True)] for f in acts.features]  # fmt: skip
+    wanted = np.empty((20, 3))
+    for n, row in enumerate(acts.features):
+        for c in range(3):
+            wanted[n, c] = sum(acts.head.weight[c, d] * row[d] for d in range(5)) + acts.head.bias[c]
     np.testing.assert_allclose(acts.logits, wanted, rtol=1e-5, atol=1e-5)
     assert np.array_equal(acts.predictions, np.argmax(wanted, axis=1))
     assert repr(acts) == "Activations(20 inputs, 5 features, 3 classes, labels, layer(a/b,mean), wide)"
@@ -77,7 +80,7 @@ def test_what_is_missing_is_named() -> None:
     with pytest.raises(MissingError, match="hold logits only"):
         Activations(None, logits=np.ones((1, 2))).features  # noqa: B018 - reading it is the test
     bare = Activations(np.ones((1, 2)))
-    with pytest.raises(MissingError, match="pass logits=... or head="):
+    with pytest.raises(MissingError, match=r"pass logits=\.\.\. or head="):
         bare.logits  # noqa: B018 - reading it is the test
     with pytest.raises(MissingError, match="classes are not known"):
         bare.n_classes  # noqa: B018 - reading it is the test
@@ -173,9 +176,7 @@ def test_names_of_extras_stay_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_numbers_too_large_for_float16_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match="features up to 7e\\+04 do not fit float16; save them as float32".replace("\\+", r"\+")
-    ):
+    with pytest.raises(InputError, match="do not fit float16; save them as float32"):
         Activations(np.full((2, 2), 7e4)).save(tmp_path / "a", "float16")
     with pytest.raises(StoreError, match="no finished activations"):
         Activations.open(tmp_path / "a")
