@@ -1,0 +1,198 @@
+"""From inputs to features: a fixed front that is computed once, and a body that learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from offmap.errors import InputError, StoreError
+from offmap.learning.losses.numbers import unit
+
+Config = dict[str, Any]
+
+
+class Encoder(nn.Module):
+    """A front without parameters that learn, and a body.
+
+    Parameters
+    ----------
+    front, body
+        Modules; what the front gives for the whole set is computed once and kept.
+    width
+        Columns of the features.
+    config
+        From which `build_encoder` makes the same modules again.
+    """
+
+    def __init__(self, front: nn.Module, body: nn.Module, width: int, config: Config) -> None:
+        super().__init__()
+        self.front, self.body, self.width, self.config = front, body, width, config
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features, rows × width."""
+        features: Tensor = self.body(self.front(inputs))
+        return features
+
+
+class Whitening(nn.Module):
+    """Rows scaled to length 1, centred, multiplied by a fixed matrix, scaled to length 1 again."""
+
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("matrix", torch.eye(width))
+
+    def fit(self, rows: npt.NDArray[Any], codes: npt.NDArray[np.int64], shrinkage: float | None) -> None:
+        """Round known classes; with too few labelled rows only centre."""
+        from offmap.discovery import whitening
+
+        scaled = unit(torch.from_numpy(np.ascontiguousarray(rows, np.float32))).numpy()
+        self.mean.copy_(torch.from_numpy(scaled.mean(axis=0, dtype=np.float64).astype(np.float32)))
+        repeated = np.bincount(codes[codes >= 0], minlength=1) > 1
+        if shrinkage is not None and repeated.any():
+            self.matrix.copy_(torch.from_numpy(whitening(scaled, codes, shrinkage)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The prepared rows."""
+        return unit((unit(inputs.float()) - self.mean) @ self.matrix)
+
+
+class Adapter(nn.Module):
+    """A linear map that starts as the identity, and beside it, if `hidden`, a small network that starts at zero."""
+
+    def __init__(self, width: int, hidden: int = 0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width, bias=False)
+        nn.init.eye_(self.linear.weight)
+        self.inner = nn.Linear(width, hidden) if hidden else None
+        self.outer = nn.Linear(hidden, width) if hidden else None
+        if self.outer is not None:
+            nn.init.zeros_(self.outer.weight)
+            nn.init.zeros_(self.outer.bias)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Adapted rows."""
+        out: Tensor = self.linear(rows)
+        if self.inner is not None and self.outer is not None:
+            out = out + self.outer(nn.functional.gelu(self.inner(rows)))
+        return out
+
+
+class Pictures(nn.Module):
+    """Pictures as floats with mean 0 and deviation 1 per channel."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("deviation", torch.ones(channels))
+
+    def fit(self, pictures: Tensor) -> None:
+        """Take mean and deviation from these."""
+        values = pictures.double()
+        self.mean.copy_(values.mean(dim=(0, 2, 3)))
+        self.deviation.copy_(values.std(dim=(0, 2, 3)).clamp(min=1e-6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Standardised pictures."""
+        return (inputs.float() - self.mean[:, None, None]) / self.deviation[:, None, None]
+
+
+class Lookup(nn.Module):
+    """Features of stored rows, and for other rows the mean of their nearest ones' (Nyström's extension)."""
+
+    bank: Tensor
+    values: Tensor
+
+    def __init__(self, rows: int, width: int, columns: int, neighbours: int = 10) -> None:
+        super().__init__()
+        self.neighbours = neighbours
+        self.register_buffer("bank", torch.zeros(rows, width))
+        self.register_buffer("values", torch.zeros(rows, columns))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Looked-up features; a stored row gets its own."""
+        similar, near = (rows @ self.bank.T).topk(min(self.neighbours, len(self.bank)), dim=1)
+        found = unit(self.values[near].mean(dim=1))
+        stored = similar[:, :1] > 1 - 1e-5
+        return torch.where(stored, self.values[near[:, 0]], found)
+
+
+def adapter(width: int, hidden: int = 0) -> Encoder:
+    """An encoder of embeddings.
+
+    Examples
+    --------
+    >>> adapter(4)(torch.eye(4)).shape
+    torch.Size([4, 4])
+    """
+    return Encoder(
+        Whitening(width), Adapter(width, hidden), width, {"kind": "adapter", "width": width, "hidden": hidden}
+    )
+
+
+def lookup(front: Whitening, body: Lookup) -> Encoder:
+    """An encoder that remembers features worked out without a network."""
+    (rows, width), columns = body.bank.shape, body.values.shape[1]
+    config = {"kind": "lookup", "rows": rows, "width": width, "columns": columns, "neighbours": body.neighbours}
+    return Encoder(front, body, columns, config)
+
+
+def small_cnn(channels: int, width: int = 24, seed: int = 0) -> Encoder:
+    """An encoder of small pictures.
+
+    Examples
+    --------
+    >>> small_cnn(1)(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 96])
+    """
+    from offmap.nets.cnn import CNN
+
+    body = CNN(1, channels, width, seed).features
+    return Encoder(Pictures(channels), body, 4 * width, {"kind": "cnn", "channels": channels, "width": width})
+
+
+def custom(body: nn.Module, example: Tensor) -> Encoder:
+    """A user's own module from inputs to features, rows × columns."""
+    was_training = body.training
+    with torch.no_grad():
+        made = body.eval()(example[:2].float())
+    body.train(was_training)
+    if not isinstance(made, Tensor) or made.ndim != 2:
+        raise InputError(
+            f"encoder={type(body).__name__}: it must give rows × features, not {tuple(getattr(made, 'shape', ()))}; "
+            "leave out its last layer, or flatten"
+        )
+    columns, channels, pictures = int(made.shape[1]), int(example.shape[1]), example.ndim == 4
+    front: nn.Module = Pictures(channels) if pictures else nn.Identity()
+    config = {"kind": "custom", "channels": channels, "pictures": pictures, "columns": columns}
+    return Encoder(front, body, columns, config)
+
+
+def build_encoder(config: Mapping[str, Any], body: nn.Module | None = None) -> Encoder:
+    """The encoder that a saved model had, without its numbers; a user's own `body` must be given."""
+    kind = config["kind"]
+    if kind == "adapter":
+        return adapter(config["width"], config["hidden"])
+    if kind == "lookup":
+        stored = Lookup(config["rows"], config["width"], config["columns"], config["neighbours"])
+        return lookup(Whitening(config["width"]), stored)
+    if kind == "cnn":
+        return small_cnn(config["channels"], config["width"])
+    if kind == "custom" and body is not None:
+        front: nn.Module = Pictures(config["channels"]) if config["pictures"] else nn.Identity()
+        return Encoder(front, body, config["columns"], dict(config))
+    raise StoreError(
+        f"a model with an encoder of the kind {kind!r} was saved; give the same module: "
+        "OpenWorldModel.restore(offmap.store.load(path), encoder=module)"
+    )

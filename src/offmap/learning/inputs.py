@@ -1,0 +1,62 @@
+"""Embeddings or pictures as people have them, turned into one tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offmap.activations import as_array
+from offmap.errors import InputError
+from offmap.learning.settings import Kind
+
+CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All inputs: rows × columns, or N × channels × height × width."""
+
+    tensor: Tensor
+    kind: Kind
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+
+def as_inputs(values: Any) -> Inputs:
+    """Read embeddings (2-D) or pictures (3-D, or 4-D with channels first or last).
+
+    Examples
+    --------
+    >>> as_inputs(np.zeros((5, 8, 8, 3), np.uint8)).tensor.shape
+    torch.Size([5, 3, 8, 8])
+    >>> as_inputs(np.zeros((5, 4))).kind
+    'embeddings'
+    """
+    array = as_array(values, "inputs")
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"inputs of type {array.dtype}: numbers are needed; embed texts, or read pictures first")
+    if array.ndim not in (2, 3, 4) or 0 in array.shape[1:]:
+        raise InputError(
+            f"inputs of shape {array.shape}: embeddings are rows × columns, pictures N × height × width (× channels)"
+        )
+    if array.dtype.kind == "f":
+        bad = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+        if bad.any():
+            raise InputError(
+                f"inputs: row {int(np.argmax(bad))} holds NaN or infinity; leave such rows out or fill them"
+            )
+    if array.ndim == 2:
+        return Inputs(torch.from_numpy(np.ascontiguousarray(array, np.float32)), "embeddings")
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.shape[1] not in CHANNELS:
+        if array.shape[3] not in CHANNELS:
+            raise InputError(f"pictures of shape {array.shape}: 1, 3 or 4 channels are needed, first or last")
+        array = np.moveaxis(array, 3, 1)
+    scale = 255.0 if array.dtype == np.uint8 else 1.0
+    return Inputs(torch.from_numpy(np.ascontiguousarray(array, np.float32) / np.float32(scale)), "images")

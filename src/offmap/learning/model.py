@@ -1,0 +1,162 @@
+"""What `learn` returns: an encoder with a linear classifier over known and novel classes, as a `Network` too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from offmap import store
+from offmap.errors import InputError
+from offmap.learning.encoders import Encoder, build_encoder
+from offmap.learning.inputs import as_inputs
+from offmap.learning.losses.numbers import unit
+from offmap.network import Network
+
+KIND = "open-world-model"
+SHARPNESS = 10.0  # cosines are multiplied by it to become logits, as in training with class vectors
+Floats = npt.NDArray[np.float32]
+
+
+def projection_head(width: int, columns: int) -> nn.Module:
+    """Two layers with a ReLU between (thesis l.5716), or nothing when `columns` is 0."""
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, columns)) if columns else nn.Identity()
+
+
+class OpenWorldNet(nn.Module):
+    """Encoder, projection, rows of length 1, one linear layer over all classes.
+
+    Parameters
+    ----------
+    encoder, projection
+        The projection is left out of the classifier's features when objectives read the encoder's.
+    width, n_classes
+        Of the classifier.
+    """
+
+    def __init__(self, encoder: Encoder, projection: nn.Module, width: int, n_classes: int) -> None:
+        super().__init__()
+        self.encoder, self.projection = encoder, projection
+        self.classifier = nn.Linear(width, n_classes)
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Features of length 1."""
+        return unit(self.projection(self.encoder(inputs)).float())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits over known classes, then novel ones."""
+        logits: Tensor = self.classifier(self.embed(inputs))
+        return logits
+
+
+@dataclass(frozen=True)
+class OpenWorldModel:
+    """A learned model of known and novel classes.
+
+    Parameters
+    ----------
+    net
+        The module, in evaluation mode.
+    class_ids
+        The number of each class: known ones as they were given, novel ones after them.
+    class_names
+        What the classes are called.
+    n_known
+        How many of the classes are known; they come first.
+    history
+        The loss and its parts, epoch by epoch.
+    config
+        Objective, settings, seed, number of classes asked for, and novel classes that were dropped as unused.
+    """
+
+    net: OpenWorldNet
+    class_ids: npt.NDArray[np.int64]
+    class_names: tuple[str, ...]
+    n_known: int
+    history: list[dict[str, float]] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        novel = len(self.class_ids) - self.n_known
+        return f"OpenWorldModel({self.config.get('objective')}, {self.n_known} known classes, {novel} novel)"
+
+    @property
+    def n_classes(self) -> int:
+        """Known and novel classes in use."""
+        return len(self.class_ids)
+
+    @cached_property
+    def network(self) -> Network:
+        """The model as a `Network`: detectors fit on what it extracts."""
+        return Network(self.net)
+
+    def predict(self, x: Any) -> npt.NDArray[np.int64]:
+        """The class number of each input, known numbers as given, novel ones after them."""
+        return self.class_ids[np.concatenate([_numpy(logits).argmax(axis=1) for logits in self._logits(x)])]
+
+    def transform(self, x: Any) -> Floats:
+        """Embeddings of length 1."""
+        with torch.no_grad():
+            return np.concatenate([_numpy(self.net.embed(part)) for part in self._blocks(x)])
+
+    def predict_proba(self, x: Any) -> Floats:
+        """The share of each class, columns in the order of `class_ids`."""
+        return np.concatenate([_numpy(torch.softmax(logits, dim=1)) for logits in self._logits(x)])
+
+    def novelty(self, x: Any) -> Floats:
+        """How likely each input is of a novel class, 0 to 1: the probability of all novel classes together."""
+        novel: Floats = self.predict_proba(x)[:, self.n_known :].sum(axis=1)
+        return novel
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one file; `offmap.load` gives the model back."""
+        tensors = {f"net.{name}": _numpy(value) for name, value in self.net.state_dict().items()}
+        projected = not isinstance(self.net.projection, nn.Identity)
+        config = {
+            "encoder": self.net.encoder.config,
+            "projection": self.net.classifier.in_features if projected else 0,
+            "class_ids": self.class_ids.tolist(),
+            "class_names": list(self.class_names),
+            "n_known": self.n_known,
+            "history": self.history,
+            "run": self.config,
+        }
+        store.save(Path(path), KIND, config, tensors)
+
+    @classmethod
+    def restore(cls, stored: store.Stored, encoder: nn.Module | None = None) -> Self:
+        """The model that a file held; give the module when the encoder was your own."""
+        config = stored.config
+        made = build_encoder(config["encoder"], encoder)
+        columns = config["projection"]
+        net = OpenWorldNet(made, projection_head(made.width, columns), columns or made.width, len(config["class_ids"]))
+        state = {n.removeprefix("net."): torch.from_numpy(a.copy()) for n, a in stored.tensors.items()}
+        net.load_state_dict(state)
+        net.requires_grad_(False).eval()
+        ids = np.asarray(config["class_ids"], np.int64)
+        return cls(net, ids, tuple(config["class_names"]), config["n_known"], config["history"], config["run"])
+
+    def _blocks(self, x: Any, size: int = 1024) -> Iterator[Tensor]:
+        inputs = as_inputs(x).tensor
+        if not len(inputs):
+            raise InputError("there is no input; give at least one row")
+        for start in range(0, len(inputs), size):
+            yield inputs[start : start + size]
+
+    def _logits(self, x: Any) -> Iterator[Tensor]:
+        with torch.no_grad():
+            for part in self._blocks(x):
+                yield self.net(part)
+
+
+def _numpy(tensor: Tensor) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = tensor.detach().cpu().numpy()
+    return array

@@ -1,0 +1,121 @@
+"""What an objective is: a module with its own head and state, a loss of two views, and settings with presets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from offmap.errors import InputError
+
+Parts = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be learned.
+
+    Parameters
+    ----------
+    width
+        Columns of the encoder's features.
+    n_classes, n_known
+        Classes in all, and those that have labels; known classes come first.
+    known_shares
+        The share of each known class among labelled rows.
+    labelled_share
+        The share of labelled rows among all.
+    """
+
+    width: int
+    n_classes: int
+    n_known: int
+    known_shares: tuple[float, ...]
+    labelled_share: float
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where training is: the step, and the steps in all."""
+
+    step: int
+    steps: int
+
+    @property
+    def share(self) -> float:
+        """From 0 at the start to 1 at the end."""
+        return self.step / max(self.steps, 1)
+
+
+class Objective(nn.Module):
+    """A loss of two views with whatever it learns or remembers beside the encoder.
+
+    Subclasses name themselves, list their `settings` with the thesis' values, and may list what differs in the
+    authors' code and what suits embeddings. They become known by `register`.
+    """
+
+    name: ClassVar[str]
+    settings: ClassVar[Mapping[str, Any]] = {}
+    authors: ClassVar[Mapping[str, Any]] = {}
+    embeddings: ClassVar[Mapping[str, Any]] = {}
+    published_training: ClassVar[Mapping[str, Any]] = {}  # what the thesis trains this objective with
+    grid: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # what `tune` tries
+    needs_labels: ClassVar[bool] = False
+    reads_projection: ClassVar[bool] = False  # whether classes are told apart after the projection head
+
+    def __init__(self, task: Task, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.task = task
+        self.chosen = dict(settings)
+
+    def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
+        """Look at the first features of all rows: `labels` -1 where unlabelled, `centres` of a first grouping."""
+
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+        """The parts of the loss, weighted; their sum is minimised."""
+        raise NotImplementedError
+
+    def after_step(self, first: Tensor, second: Tensor, labels: Tensor) -> None:
+        """What changes without a gradient, given the features of this step."""
+
+    def classifier(self) -> tuple[Tensor, Tensor] | None:
+        """Weights and biases over all classes for features of length 1, or `None`: then k-means finds the classes."""
+        return None
+
+    @property
+    def shares(self) -> Tensor:
+        """The share of each known class among labelled rows."""
+        return torch.tensor(self.task.known_shares)
+
+    def prior(self) -> Tensor:
+        """Estimated shares of all classes: labelled counts for known ones, the rest even over novel ones.
+
+        Known classes are taken to have as many unlabelled rows as labelled ones when nothing else is known, so
+        that novel classes share what is left; no true label is looked at.
+        """
+        known, novel = self.task.n_known, self.task.n_classes - self.task.n_known
+        mass = known / max(self.task.n_classes, 1)
+        out = np.full(self.task.n_classes, (1 - mass) / max(novel, 1))
+        out[:known] = mass * np.asarray(self.task.known_shares)
+        return torch.tensor(out / out.sum(), dtype=torch.float32)
+
+
+_registered: dict[str, type[Objective]] = {}
+
+
+def register(kind: type[Objective]) -> type[Objective]:
+    """Make an objective known by its name; a decorator, also for your own."""
+    taken = _registered.get(kind.name)
+    if taken is not None and taken.__qualname__ != kind.__qualname__:
+        raise InputError(f"the name {kind.name!r} is taken by {taken.__module__}.{taken.__qualname__}; choose another")
+    _registered[kind.name] = kind
+    return kind
+
+
+def registered() -> dict[str, type[Objective]]:
+    """Every objective by name."""
+    return dict(sorted(_registered.items()))

@@ -1,0 +1,138 @@
+"""Objectives that learn features by contrast alone; classes are found afterwards by semi-supervised k-means."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from offmap.learning import losses
+from offmap.learning.objectives.base import Moment, Objective, Parts, register
+
+
+@register
+class SimCLR(Objective):
+    """InfoNCE over all rows, labels unused (Chen et al. 2020): the same method without labels."""
+
+    name = "simclr"
+    settings = {"temperature": 0.5}
+    embeddings = {"temperature": 0.2}
+    grid = {"temperature": (0.1, 0.2, 0.5)}
+
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+        """InfoNCE."""
+        return {"simclr": losses.simclr(first, second, self.chosen["temperature"])}
+
+
+@register
+class SupCon(Objective):
+    """The supervised contrastive loss on labelled rows (Khosla et al. 2020); with k-NN the thesis' KNN+."""
+
+    name = "supcon"
+    settings = {"temperature": 0.1}
+    grid = {"temperature": (0.05, 0.1, 0.2)}
+    needs_labels = True
+
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+        """SupCon."""
+        return {"supcon": losses.supcon(first, second, labels, self.chosen["temperature"])}
+
+
+@register
+class GCD(Objective):
+    """InfoNCE on all rows and SupCon on labelled ones (Vaze et al. 2022)."""
+
+    name = "gcd"
+    settings = {"balance": 0.35, "temperature": 1.0, "temperature_labelled": 0.07}
+    embeddings = {"temperature": 0.2, "temperature_labelled": 0.1}
+    grid = {"temperature": (0.1, 0.2, 0.5), "balance": (0.2, 0.35, 0.5)}
+
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+        """Both parts, weighted."""
+        share = self.chosen["balance"]
+        return {
+            "unlabelled": (1 - share) * losses.simclr(first, second, self.chosen["temperature"]),
+            "labelled": share * losses.supcon(first, second, labels, self.chosen["temperature_labelled"]),
+        }
+
+
+class _Spectral(Objective):
+    """What SCL, NSCL and SORL share: features clipped to a norm, not normalised."""
+
+    grid = {"radius": (2.0, 3.0, 5.0)}
+
+    def _clipped(self, *views: Tensor) -> list[Tensor]:
+        size = self.chosen["radius"]
+        clipped = self.chosen["clip"]
+        return [size * (losses.clip_norm(v) if clipped else torch.nn.functional.normalize(v, dim=1)) for v in views]
+
+
+@register
+class SCL(_Spectral):
+    """The spectral contrastive loss, labels unused (HaoChen et al. 2021)."""
+
+    name = "scl"
+    settings = {"radius": 1.0, "clip": True}
+    embeddings = {"radius": 3.0, "clip": False}
+
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+        """SCL."""
+        return {"scl": losses.scl(*self._clipped(first, second))}
+
+
+@register
+class NSCL(_Spectral):
+    """The NCD spectral contrastive loss (thesis l.2130)."""
+
+    name = "nscl"
+    settings = {"alpha": 1.0, "beta": 1.0, "radius": 1.0, "clip": True, "estimator": "unbiased", "mixed": 1.0}
+    authors = {"estimator": "authors", "mixed": 2.0}
+    embeddings = {"alpha": 0.05, "radius": 3.0, "clip": False}
+    published_training = {"learning_rate": 0.03, "momentum": 0.95}  # l.4647
+
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+        """NSCL."""
+        one, two = self._clipped(first, second)
+        loss = losses.nscl(
+            one,
+            two,
+            labels,
+            alpha=self.chosen["alpha"],
+            beta=self.chosen["beta"],
+            shares=self.shares if self.chosen["estimator"] == "unbiased" else None,
+            estimator=self.chosen["estimator"],
+            factors=(1.0, self.chosen["mixed"], 1.0),
+        )
+        return {"nscl": loss}
+
+
+@register
+class SORL(_Spectral):
+    """Spectral open-world representation learning (thesis l.2666)."""
+
+    name = "sorl"
+    settings = {
+        "eta_l": 0.15,
+        "eta_u": 3.0,
+        "radius": 1.0,
+        "clip": True,
+        "estimator": "unbiased",
+        "factors": (1.0, 1.0, 1.0),
+    }
+    authors = {"eta_l": 0.0225, "eta_u": 1.0, "estimator": "authors", "factors": (3.0, 2.0, 2.0)}
+    embeddings = {"eta_l": 0.05, "eta_u": 1.0, "radius": 3.0, "clip": False}
+    published_training = {"learning_rate": 0.05, "weight_decay": 5e-4}  # l.5454
+
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+        """SORL."""
+        one, two = self._clipped(first, second)
+        loss = losses.sorl(
+            one,
+            two,
+            labels,
+            eta_l=self.chosen["eta_l"],
+            eta_u=self.chosen["eta_u"],
+            shares=self.shares if self.chosen["estimator"] == "unbiased" else None,
+            estimator=self.chosen["estimator"],
+            factors=tuple(self.chosen["factors"]),
+        )
+        return {"sorl": loss}

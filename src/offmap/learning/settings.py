@@ -1,0 +1,151 @@
+"""Settings of a run: an objective's own and those of training, with presets, checked by name and type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from offmap.errors import InputError
+from offmap.learning.objectives.base import Objective
+
+Kind = Literal["embeddings", "images"]
+Preset = Literal["auto", "thesis", "authors", "embeddings"]
+PRESETS = ("auto", "thesis", "authors", "embeddings")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network is trained. The values here are the thesis' for CIFAR (l.5716), `EMBEDDINGS` what suits features.
+
+    Parameters
+    ----------
+    epochs, batch_size
+        As usual; a batch holds labelled and unlabelled rows in the proportion of the set.
+    optimizer, learning_rate, momentum, weight_decay, schedule
+        ``"sgd"`` or ``"adamw"``; ``"cosine"`` to zero, ``"steps"`` (a tenth at 50 % and at 75 %) or ``"constant"``.
+    projection
+        Columns of the projection head, 0 for none.
+    hidden
+        For embeddings: width of the adapter's hidden layer, 0 for a linear adapter.
+    neighbours, neighbour_share, dropout, noise
+        Views of embeddings: the second view is one of so many nearest rows, this often; both lose values and gain
+        Gaussian noise.
+    shrinkage
+        Of the whitening by known classes; `None` does not whiten.
+    autocast
+        ``"bfloat16"`` or ``"float16"`` to run the network in; on CPUs slower than float32.
+    compile
+        Pass the network through ``torch.compile``.
+    """
+
+    epochs: int = 200
+    batch_size: int = 512
+    optimizer: str = "sgd"
+    learning_rate: float = 0.02
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    schedule: str = "cosine"
+    projection: int = 128
+    hidden: int = 0
+    neighbours: int = 0
+    neighbour_share: float = 1.0
+    dropout: float = 0.0
+    noise: float = 0.0
+    shrinkage: float | None = None
+    autocast: str | None = None
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        rules = {
+            "epochs": self.epochs >= 0,
+            "batch_size": self.batch_size >= 2,
+            "optimizer": self.optimizer in ("sgd", "adamw"),
+            "schedule": self.schedule in ("cosine", "steps", "constant"),
+            "learning_rate": self.learning_rate > 0,
+            "weight_decay": self.weight_decay >= 0,
+            "momentum": 0 <= self.momentum < 1,
+            "projection": self.projection >= 0,
+            "hidden": self.hidden >= 0,
+            "neighbours": self.neighbours >= 0,
+            "neighbour_share": 0 <= self.neighbour_share <= 1,
+            "dropout": 0 <= self.dropout < 1,
+            "noise": self.noise >= 0,
+            "shrinkage": self.shrinkage is None or 0 < self.shrinkage <= 1,
+            "autocast": self.autocast in (None, "bfloat16", "float16"),
+        }
+        for name, fine in rules.items():
+            if not fine:
+                raise InputError(f"{name}={getattr(self, name)!r}: not possible; see offmap.learning.Training")
+
+
+EMBEDDINGS: Mapping[str, Any] = {
+    "epochs": 8,
+    "batch_size": 256,
+    "optimizer": "adamw",
+    "learning_rate": 1e-3,
+    "schedule": "cosine",
+    "projection": 0,
+    "neighbours": 10,
+    "dropout": 0.1,
+    "shrinkage": 0.5,
+}
+
+
+def resolve(
+    objective: type[Objective], kind: Kind, preset: Preset, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], Training]:
+    """The objective's settings and the training's, from a preset and what was given on top.
+
+    Parameters
+    ----------
+    objective, kind
+        What is learned, and from what.
+    preset
+        ``"thesis"`` and ``"authors"`` as published, for images; ``"embeddings"`` what suits features; ``"auto"``
+        chooses by `kind`.
+    given
+        Settings by name, of either.
+
+    Examples
+    --------
+    >>> from offmap.learning.objectives import objective
+    >>> own, training = resolve(objective("gcd"), "embeddings", "auto", {"balance": 0.5, "epochs": 3})
+    >>> own["balance"], training.epochs
+    (0.5, 3)
+    """
+    if preset not in PRESETS:
+        raise InputError(f"preset={preset!r}: choose one of {', '.join(PRESETS)}")
+    chosen = ("embeddings" if kind == "embeddings" else "thesis") if preset == "auto" else preset
+    own, training = dict(objective.settings), {**asdict(Training()), **objective.published_training}
+    layers: list[Mapping[str, Any]] = []
+    if kind == "embeddings":
+        training |= EMBEDDINGS
+    if chosen == "embeddings":
+        layers.append(objective.embeddings)
+    if chosen == "authors":
+        layers.append(objective.authors)
+    names = {field.name for field in fields(Training)}
+    for layer in [*layers, given]:
+        for name, value in layer.items():
+            if name in own:
+                own[name] = _like(name, value, own[name])
+            elif name in names:
+                training[name] = value
+            else:
+                raise InputError(
+                    f"{objective.name}: there is no setting {name!r}; it has {', '.join(own) or 'none of its own'}, "
+                    f"and training has {', '.join(sorted(names))}"
+                )
+    return own, Training(**training)
+
+
+def _like(name: str, value: Any, model: Any) -> Any:
+    """A value of the same type as the one it replaces; whole numbers pass for fractions."""
+    if isinstance(model, tuple) and isinstance(value, list | tuple):
+        return tuple(float(item) for item in value)
+    if isinstance(model, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not type(model):
+        raise InputError(f"{name}={value!r}: a {type(model).__name__} is needed, like {model!r}")
+    return value

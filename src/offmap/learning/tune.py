@@ -1,0 +1,132 @@
+"""Choosing settings without novel labels: some known classes play the novel ones (thesis l.5720)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.activations import as_array
+from offmap.discovery.inputs import read_labels
+from offmap.errors import InputError
+from offmap.learning.learn import SPECTRAL, learn
+from offmap.learning.objectives import objective
+from offmap.metrics.clustering import open_world_accuracy
+
+SPECTRAL_GRID: Mapping[str, Sequence[Any]] = {"neighbours": (15, 30), "eta_l": (0.3, 1.0)}
+GAIN = 0.005  # another setting must be better by this much than the one in use
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was tried.
+
+    Parameters
+    ----------
+    settings
+        The best, to be given to `learn`.
+    table
+        Every candidate with the accuracy (v2, All) of each trial, in the order tried.
+    """
+
+    settings: dict[str, Any]
+    table: tuple[tuple[dict[str, Any], tuple[float, ...]], ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{np.mean(scores):.4f}  {settings or 'defaults'}" for settings, scores in self.table)
+
+
+def tune(
+    name: str,
+    inputs: Any,
+    labels: Any,
+    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]] | None = None,
+    trials: int = 1,
+    seed: int = 0,
+    **settings: Any,
+) -> Tuning:
+    """Try settings where half of the known classes are hidden, and half of the others' labels too.
+
+    Parameters
+    ----------
+    name
+        The objective.
+    inputs, labels
+        As for `learn`; only labelled inputs are used.
+    grid
+        Values to try by name, all combinations; or a list of candidates. Each objective has its own grid otherwise,
+        of which one value at a time is changed.
+    trials
+        How often classes are drawn.
+    seed
+        Of the draws, and of the runs.
+    **settings
+        Given to every run.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.repeat(np.arange(4), 30)
+    >>> rows = rng.normal(size=(4, 8))[truth] + 0.1 * rng.normal(size=(120, 8))
+    >>> tune("gcd", rows, truth, grid={"balance": (0.2, 0.5)}, epochs=1).settings
+    {}
+    """
+    values = as_array(inputs, "inputs")
+    known = read_labels(labels, len(values))
+    if len(known) < 4:
+        raise InputError(f"tune: {len(known)} known classes; at least 4 are needed, half of them to be hidden")
+    candidates = list(_candidates(name, grid))
+    labelled = np.flatnonzero(known.codes >= 0)
+    rows, truth = values[labelled], known.codes[labelled]
+    scores: list[list[float]] = [[] for _ in candidates]
+    for trial in range(trials):
+        given, shown = pretend(truth, seed + trial)
+        hidden = given < 0
+        for at, candidate in enumerate(candidates):
+            model = learn(name, rows, given, len(known), seed=seed + trial, progress=False, **{**settings, **candidate})
+            found = model.predict(rows[hidden])
+            scores[at].append(open_world_accuracy(truth[hidden], found, shown).all)
+    means = [float(np.mean(one)) for one in scores]
+    best = int(np.argmax(means))
+    chosen = best if means[best] > means[0] + GAIN else 0
+    table = tuple((one, tuple(several)) for one, several in zip(candidates, scores, strict=True))
+    return Tuning(dict(candidates[chosen]), table)
+
+
+def pretend(truth: npt.NDArray[np.int64], seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Labels with half of the classes hidden and half of the samples of the others; and the classes shown.
+
+    Examples
+    --------
+    >>> given, shown = pretend(np.array([0, 0, 1, 1, 2, 2, 3, 3]), seed=0)
+    >>> len(shown), bool(np.isin(given[given >= 0], shown).all())
+    (2, True)
+    """
+    rng = np.random.default_rng(seed)
+    classes = np.unique(truth)
+    shown = np.sort(rng.permutation(classes)[: max(len(classes) // 2, 1)])
+    kept = np.zeros(len(truth), bool)
+    for one in shown:
+        members = rng.permutation(np.flatnonzero(truth == one))
+        kept[members[: max(len(members) // 2, 1)]] = True
+    return np.where(kept, truth, -1), shown
+
+
+def _candidates(
+    name: str, grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]] | None
+) -> Iterator[dict[str, Any]]:
+    yield {}
+    if grid is None:
+        usual = SPECTRAL_GRID if name == SPECTRAL else objective(name).grid
+        for key, values in usual.items():
+            for value in values:
+                yield {key: value}
+    elif isinstance(grid, Mapping):
+        for values in product(*grid.values()):
+            yield dict(zip(grid, values, strict=True))
+    else:
+        yield from (dict(one) for one in grid)
