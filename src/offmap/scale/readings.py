@@ -1,0 +1,87 @@
+"""One reading of one shard, and how the readings of all shards become one detector; no engine is known here.
+
+Detectors travel as the bytes of their own safe file.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from offmap import store
+from offmap.activations import Activations
+from offmap.data import write_table
+from offmap.detection.pipeline import Again, Detector
+from offmap.errors import StoreError
+
+
+def pack(detector: Detector) -> bytes:
+    """The detector as bytes, in whatever state it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "detector"
+        detector.save(file)
+        return file.read_bytes()
+
+
+def unpack(content: bytes) -> Detector:
+    """The detector again.
+
+    Examples
+    --------
+    >>> from offmap.detection.pipeline import detector
+    >>> unpack(pack(detector("react(90)|energy")))
+    react(90)|energy
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "detector"
+        file.write_bytes(content)
+        return Detector.restore(store.load(file, "detector"))
+
+
+def read(detector: Detector, acts: Activations, again: Again | None) -> Detector:
+    """Show a shard to a detector: all its statistics, or only those that look a second time."""
+    for block in acts.blocks():
+        if again is None:
+            detector.update(block)
+        else:
+            detector._show(block, "cpu", again)
+    return detector
+
+
+def gather(whole: Detector, parts: Iterable[Detector], again: Again | None) -> Detector:
+    """Merge what the shards gave, in their order, so that equal shards give equal bits."""
+    for part in parts:
+        if again is None:
+            whole.merge(part)
+            continue
+        for place, name in sorted(again):  # the others hold the whole already, in every part
+            whole._statistics[place][name].merge(part._statistics[place][name])
+    return whole
+
+
+def write_scores(detector: Detector, acts: Activations, file: Path) -> int:
+    """Score a shard into a Parquet file, whole or not at all; how many inputs are unknown, −1 without threshold."""
+    if detector.calibration is None:
+        write_table(file, {"score": detector.score(acts)})
+        return -1
+    verdicts = detector.verdicts(acts)
+    columns = {"score": verdicts.score, "p_value": verdicts.p_value, "known": verdicts.known}
+    if verdicts.predicted is not None:
+        columns["predicted"] = verdicts.predicted
+    write_table(file, columns)
+    return int((~verdicts.known).sum())
+
+
+def names(shards: list[str]) -> list[str]:
+    """A file name for each shard's scores: its place, so that the order is kept, and its own name.
+
+    Examples
+    --------
+    >>> names(["a/x.parquet", "b/x.parquet"])
+    ['00000-x.parquet', '00001-x.parquet']
+    """
+    found = [f"{number:05d}-{Path(shard).stem}.parquet" for number, shard in enumerate(shards)]
+    if any(len(name.encode()) > 255 for name in found):
+        raise StoreError(f"a shard's name is too long for a file of scores: {max(found, key=len)}")
+    return found
