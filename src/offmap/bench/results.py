@@ -1,0 +1,148 @@
+"""What a suite found: rows in per cent with the thesis' figures beside them, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap import store
+from offmap.bench.sets import LoadedSet
+
+Array = npt.NDArray[Any]
+METRICS = ("fpr95", "auroc", "aupr_in", "aupr_out")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one unknown set, in per cent; means over seeds, with their standard deviations in `std`.
+
+    `seconds` are for fitting and scoring, without the network's passes. `inputs` are known and unknown test inputs.
+    """
+
+    suite: str
+    network: str
+    ood: str
+    method: str
+    fpr95: float
+    auroc: float
+    aupr_in: float
+    aupr_out: float
+    seconds: float
+    thesis: Mapping[str, float] | None
+    chosen: str = ""
+    id_accuracy: float | None = None
+    seeds: int = 1
+    std: Mapping[str, float] = field(default_factory=dict)
+    inputs: tuple[int, int] = (0, 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as plain values, rounded to what means anything."""
+        numbers = {name: round(getattr(self, name), 3) for name in METRICS}
+        return {
+            "suite": self.suite,
+            "network": self.network,
+            "ood": self.ood,
+            "method": self.method,
+            **numbers,
+            "seconds": round(self.seconds, 4),
+            "thesis": None if self.thesis is None else dict(self.thesis),
+            "chosen": self.chosen,
+            "id_accuracy": None if self.id_accuracy is None else round(self.id_accuracy, 3),
+            "seeds": self.seeds,
+            "std": {name: round(value, 3) for name, value in self.std.items()},
+            "inputs": {"id": self.inputs[0], "ood": self.inputs[1]},
+        }
+
+
+@dataclass
+class SuiteResult:
+    """All rows of a suite, and what its report shows beside them.
+
+    Attributes
+    ----------
+    skipped
+        Methods that could not run, each with the reason.
+    scores
+        By network and method: scores of the known test inputs (``"id"``) and of each unknown set.
+    sets
+        By network: the test sets as they were measured, the known one as ``"id"``; `short` those that methods with
+        passes of their own were measured on.
+    notes
+        Settings, where activations came from, accuracies.
+    """
+
+    suite: str
+    about: str
+    rows: list[Row] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, dict[str, dict[str, Array]]] = field(default_factory=dict)
+    sets: dict[str, dict[str, LoadedSet]] = field(default_factory=dict)
+    short: dict[str, dict[str, LoadedSet]] = field(default_factory=dict)
+    features: dict[str, dict[str, Array]] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def networks(self) -> list[str]:
+        """The networks that were measured."""
+        return list(dict.fromkeys(row.network for row in self.rows))
+
+    def of(self, network: str) -> list[Row]:
+        """The rows of one network."""
+        return [row for row in self.rows if row.network == network]
+
+    def ranked(self, network: str) -> list[tuple[str, float, float]]:
+        """Methods with their mean FPR95 and AUROC over the unknown sets, the lowest FPR95 first."""
+        by_method: dict[str, list[Row]] = {}
+        for row in self.of(network):
+            by_method.setdefault(row.method, []).append(row)
+        means = [
+            (method, float(np.mean([r.fpr95 for r in rows])), float(np.mean([r.auroc for r in rows])))
+            for method, rows in by_method.items()
+        ]
+        return sorted(means, key=lambda mean: (mean[1], -mean[2]))
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Everything but scores and inputs as JSON; written to `path` when given."""
+        text = json.dumps(
+            {
+                "suite": self.suite,
+                "about": self.about,
+                "rows": [row.as_dict() for row in self.rows],
+                "skipped": self.skipped,
+                "notes": self.notes,
+            },
+            indent=1,
+        )
+        if path is not None:
+            store.write_atomically(path, text.encode() + b"\n")
+        return text
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for network in self.networks:
+            sets = list(dict.fromkeys(row.ood for row in self.of(network)))
+            cells = {(row.method, row.ood): row for row in self.of(network)}
+            ranked = self.ranked(network)
+            width = max(len(method) for method, _, _ in ranked) + 2
+            lines += ["", f"{self.suite}, {network}", f"{'':<{width}}" + "".join(f"{name:>36}" for name in sets)]
+            lines.append(f"{'method':<{width}}" + f"{'FPR95  AUROC   thesis  (difference)':>36}" * len(sets))
+            for method, _, _ in ranked:
+                lines.append(f"{method:<{width}}" + "".join(f"{_cell(cells.get((method, ood))):>36}" for ood in sets))
+        if self.skipped:
+            lines += ["", f"left out: {', '.join(self.skipped)}; results.json says why"]
+        return "\n".join([*lines, "per cent; FPR95 at 95 % of known inputs accepted"]).lstrip()
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    own = f"{row.fpr95:.2f}  {row.auroc:.2f}"
+    if row.thesis is None:
+        return own + " " * 18
+    return f"{own}  {row.thesis['fpr95']:6.2f} {row.thesis['auroc']:6.2f} ({row.fpr95 - row.thesis['fpr95']:+.1f})"

@@ -1,0 +1,265 @@
+"""The sets of a suite: read where the declaration says, whole or a part drawn by a fixed seed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.bench.suites import SetSpec
+from offmap.data import Samples, digits, image_folder, read, tiles
+from offmap.errors import InputError
+
+Array = npt.NDArray[Any]
+FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's dataset-fashion-mnist puts it
+IDX = {0x08: np.dtype(np.uint8)}
+SIDE = 28
+
+
+@dataclass(frozen=True)
+class LoadedSet:
+    """The samples of one set; `stored` says that they are a network's own features, kept for exactly its content."""
+
+    name: str
+    samples: Samples
+    stored: StoredFeatures | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def has_inputs(self) -> bool:
+        """Whether there is anything that a network could be run on."""
+        return "inputs" in self.samples.arrays
+
+    @cached_property
+    def digest(self) -> str:
+        """A checksum of the inputs themselves, not of the files they came in."""
+        name = "inputs" if self.has_inputs else "features"
+        return array_digest(self.samples.arrays[name])
+
+    def part(self, n: int | None, seed: int = 0) -> LoadedSet:
+        """At most `n` samples, drawn by the seed, in their own order; a smaller part lies within a larger one."""
+        if n is None or n >= len(self):
+            return self
+        rows = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
+        stored = None if self.stored is None else replace(self.stored, rows=self.stored.rows[rows])
+        return LoadedSet(self.name, self.samples[rows], stored)
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """Features that a network gave before, in a file, with a checksum of all that they were made from."""
+
+    file: Path
+    made_from: tuple[Path, ...]
+    content: str
+    rows: Array
+
+    def features(self) -> Array:
+        """The rows as float32."""
+        with np.load(self.file, allow_pickle=False) as arrays:
+            kept: Array = arrays["features"][self.rows].astype(np.float32)
+        return kept
+
+    def belongs_to(self, weights: Path) -> bool:
+        """Whether weights, inputs and features are, to the byte, what the declaration was written for."""
+        return self.content == content_of((weights, *self.made_from, self.file))
+
+
+def content_of(files: tuple[Path, ...]) -> str:
+    """A checksum of the bytes of some files, in order.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "a"
+    >>> _ = file.write_bytes(b"abc")
+    >>> content_of((file,)) != content_of((file, file))
+    True
+    """
+    whole = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            whole.update(hashlib.file_digest(stream, "sha256").digest())
+    return whole.hexdigest()[:32]
+
+
+def array_digest(array: Array) -> str:
+    """A checksum of an array's numbers, shape and type.
+
+    Examples
+    --------
+    >>> array_digest(np.zeros(2)) == array_digest(np.zeros((2, 1)))
+    False
+    """
+    made = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    for start in range(0, len(array), 4096):
+        made.update(np.ascontiguousarray(array[start : start + 4096]).tobytes())
+    return made.hexdigest()[:32]
+
+
+def load_set(spec: SetSpec, data: Path | None) -> LoadedSet:
+    """Read one set of a suite; `data` is the folder that relative paths start from, `at_most` draws a part.
+
+    Examples
+    --------
+    >>> len(load_set(SetSpec("unseen", {"digits": "unknown"}), None)) > 700
+    True
+    """
+    options = dict(spec.source)
+    kinds = [word for word in READERS if word in options]
+    if len(kinds) != 1:
+        raise InputError(f"set {spec.name}: one of {', '.join(READERS)} must say where it is, not {sorted(options)}")
+    stored_file, content = options.pop("stored", None), options.pop("stored_for", "")
+    at_most = options.pop("at_most", None)
+    if kinds[0] == "stored_only":
+        stored_file = options["stored_only"]
+    samples = READERS[kinds[0]](options.pop(kinds[0]), data, **options)
+    if len(samples) == 0:
+        raise InputError(f"set {spec.name}: it is empty")
+    if stored_file is None:
+        return LoadedSet(spec.name, samples).part(at_most)
+    file = located(stored_file, data)
+    made_from = () if kinds[0] == "stored_only" else (_mosaic(str(spec.source[kinds[0]]), data),)
+    stored = StoredFeatures(file, made_from, content, np.arange(len(samples)))
+    return LoadedSet(spec.name, samples, stored).part(at_most)
+
+
+def located(path: str, data: Path | None) -> Path:
+    """A path of a declaration: `~` and environment variables are filled in, the data folder goes before."""
+    found = Path(os.path.expandvars(os.path.expanduser(path)))
+    if not found.is_absolute() and data is not None and (data / found).exists():
+        return data / found
+    if not found.exists():
+        where = "name the data folder with --data or OFFMAP_DATA" if data is None else f"nor is it in {data}"
+        raise InputError(f"{found}: there is no such file or folder; {where}")
+    return found
+
+
+def _mosaic(name: str, data: Path | None) -> Path:
+    return located(f"images/{name}.webp", data)
+
+
+def _tiles(name: str, data: Path | None, side: int | None = None, grey: bool = False) -> Samples:
+    samples = tiles(name, data)
+    return samples if side is None and not grey else _reshaped(samples, side, grey)
+
+
+def _digits(part: str, data: Path | None, known: int = 6, seed: int = 0, side: int | None = None) -> Samples:
+    split = digits(known, seed)
+    if not hasattr(split, part):
+        raise InputError(f"digits = {part!r}: 'train', 'val', 'test' or 'unknown'")
+    samples: Samples = getattr(split, part)
+    if side is None:
+        return samples
+    pixels = (255 * samples.inputs.transpose(0, 2, 3, 1)).astype(np.uint8)
+    return _reshaped(replace(samples, arrays={**samples.arrays, "inputs": pixels}), side, grey=True)
+
+
+def _path(path: str, data: Path | None, side: int | None = None, split: str = "") -> Samples:
+    """Any file or folder that offmap reads; `split` picks arrays named ``<split>_…`` of one archive."""
+    found = located(path, data)
+    if found.is_dir():
+        return image_folder(found, size=side).read()
+    if not split:
+        return read(found)
+    with np.load(found, allow_pickle=False) as arrays:
+        chosen = {name.removeprefix(f"{split}_"): arrays[name] for name in arrays.files if name.startswith(f"{split}_")}
+        classes = tuple(map(str, arrays["classes"])) if "classes" in arrays.files else ()
+    if "features" not in chosen and "inputs" not in chosen:
+        raise InputError(f"{found}: no arrays named {split}_features or {split}_inputs in it")
+    name = "inputs" if "inputs" in chosen else "features"
+    kept = {name: np.asarray(chosen[name], np.float32)}
+    if "labels" in chosen and (chosen["labels"] >= 0).all():
+        kept["labels"] = chosen["labels"].astype(np.int64)
+    return Samples(kept, classes)
+
+
+def _idx(prefix: str, data: Path | None, fashion: bool = False) -> Samples:
+    """Pictures and labels in the IDX format of MNIST, with or without ``.gz``; `prefix` is ``train`` or ``t10k``."""
+    folder = FASHION if fashion and FASHION.is_dir() else None
+    for name in ("fashion-mnist",) if fashion else ("mnist",):
+        folder = data / name if data is not None and (data / name).is_dir() else folder
+    if folder is None:
+        way = "apt-get install dataset-fashion-mnist" if fashion else "offmap bench --downloads"
+        raise InputError(f"{'Fashion-' if fashion else ''}MNIST is not here; get it with: {way}")
+    images = read_idx(_either(folder / f"{prefix}-images-idx3-ubyte"))
+    labels = read_idx(_either(folder / f"{prefix}-labels-idx1-ubyte"))
+    return Samples({"inputs": images[..., None], "labels": labels.astype(np.int64)})
+
+
+def _either(file: Path) -> Path:
+    packed = file.with_name(file.name + ".gz")
+    return packed if packed.is_file() else file
+
+
+def read_idx(file: Path) -> Array:
+    """An array in the IDX format (LeCun), unpacked when its name ends in ``.gz``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "three"
+    >>> _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
+    >>> read_idx(file)
+    array([7, 8, 9], dtype=uint8)
+    """
+    try:
+        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (OSError, EOFError) as error:
+        raise InputError(f"{file}: cannot be read ({error})") from error
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in IDX or len(raw) < 4 + 4 * raw[3]:
+        raise InputError(f"{file}: not in the IDX format of unsigned bytes")
+    shape = np.frombuffer(raw, ">u4", count=raw[3], offset=4).astype(int)
+    body = np.frombuffer(raw, IDX[raw[2]], offset=4 + 4 * raw[3])
+    if body.size != shape.prod():
+        raise InputError(f"{file}: {body.size} values for a shape of {tuple(shape.tolist())}; it may be truncated")
+    return body.reshape(shape)
+
+
+def _noise(kind: str, data: Path | None, n: int = 1000, shape: tuple[int, ...] = (32, 32, 3), seed: int = 0) -> Samples:
+    """Made-up pictures: ``gaussian`` or ``uniform`` pixels."""
+    rng = np.random.default_rng(seed)
+    size = (n, *shape)
+    if kind not in ("gaussian", "uniform"):
+        raise InputError(f"noise = {kind!r}: 'gaussian' or 'uniform'")
+    values = rng.integers(0, 256, size) if kind == "uniform" else np.clip(128 + 64 * rng.standard_normal(size), 0, 255)
+    return Samples({"inputs": values.astype(np.uint8)})
+
+
+def _stored_only(name: str, data: Path | None) -> Samples:
+    """Features of a network whose inputs are not at hand."""
+    with np.load(located(name, data), allow_pickle=False) as arrays:
+        return Samples({"features": arrays["features"].astype(np.float32), "labels": arrays["labels"].astype(np.int64)})
+
+
+def _reshaped(samples: Samples, side: int | None, grey: bool) -> Samples:
+    from PIL import Image
+
+    made = []
+    for pixels in samples.inputs:
+        image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+        image = image.convert("L") if grey else image
+        image = image if side is None else image.resize((side, side), Image.Resampling.BILINEAR)
+        made.append(np.asarray(image))
+    inputs = np.stack(made)
+    return replace(samples, arrays={**samples.arrays, "inputs": inputs[..., None] if grey else inputs})
+
+
+READERS: Mapping[str, Callable[..., Samples]] = {
+    "tiles": _tiles,
+    "digits": _digits,
+    "path": _path,
+    "idx": _idx,
+    "noise": _noise,
+    "stored_only": _stored_only,
+}

@@ -1,0 +1,185 @@
+"""The report of a suite: which method to use here and why, every number, the curves, and the hardest inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offmap.bench.results import Array, Row, SuiteResult
+from offmap.bench.sets import LoadedSet
+from offmap.metrics.detection import threshold_at_tpr
+from offmap.plots import activation_pattern, comparison_heat, roc_curves, score_histogram
+from offmap.report import Page, versions
+
+CURVES = 6
+HARDEST = 12
+SHORTEST = 0.5  # methods within so many points of the best are named with it
+BASELINES = ("msp", "energy")
+COLUMNS = [
+    "method", "set", "FPR95 ↓", "AUROC ↑", "AUPR in ↑", "AUPR out ↑", "± FPR95", "thesis FPR95", "difference",
+    "thesis AUROC", "inputs", "seconds",
+]  # fmt: skip
+
+
+def suite_page(result: SuiteResult) -> Page:
+    """Summary first, then a part for each network, then settings and versions."""
+    page = Page(f"{result.suite}: {result.about}", "\n\n".join(_summary(result, name) for name in result.networks))
+    for network in result.networks:
+        _table(page, result, network)
+        _against_thesis(page, result, network)
+        _curves(page, result, network)
+        _inside(page, result, network)
+        _hardest(page, result, network)
+    if result.skipped:
+        page.section("Left out").table(["what", "why"], list(result.skipped.items()))
+    return page.settings({**result.notes, "versions": versions()}, title="Settings and versions")
+
+
+def _summary(result: SuiteResult, network: str) -> str:
+    ranked = result.ranked(network)
+    (best, fpr95, auroc) = ranked[0]
+    rows = result.of(network)
+    near = [method for method, mean, _ in ranked[1:] if mean - fpr95 <= SHORTEST]
+    sets = list(dict.fromkeys(row.ood for row in rows))
+    words = [
+        f"For the network *{network}*, use **`{best}`**: at the threshold that accepts 95 % of known inputs it lets "
+        f"in **{fpr95:.1f} %** of the unknown ones, on average over {' and '.join(sets)} (AUROC {auroc:.1f} %)."
+    ]
+    base = [(method, mean) for method, mean, _ in ranked if method in BASELINES and method != best]
+    if base:
+        words.append("For comparison: " + ", ".join(f"`{method}` lets in {mean:.1f} %" for method, mean in base) + ".")
+    seconds = {row.method: row.seconds for row in rows}
+    words.append(f"Fitting and scoring took it {seconds[best]:.2g} s here, after one pass of the network.")
+    if _runs_again(result, network, best):
+        words.append("It sends every input through the network again, which costs more than all the rest.")
+    if near:
+        words.append("As good, within half a point: " + ", ".join(f"`{method}`" for method in near) + ".")
+    worst = max((row for row in rows if row.method == best), key=lambda row: row.fpr95)
+    if len(sets) > 1:
+        words.append(f"Its hardest set is {worst.ood}, {worst.fpr95:.1f} %.")
+    words.append(
+        "The order of methods was seen on these test sets, so expect the best to do a little worse on others; "
+        "parameters were never chosen on them."
+    )
+    return " ".join(words)
+
+
+def _runs_again(result: SuiteResult, network: str, method: str) -> bool:
+    """Whether a method was measured on fewer inputs, because it sends them through the network again."""
+    return len(result.scores[network][method]["id"]) < len(result.sets[network]["id"])
+
+
+def _table(page: Page, result: SuiteResult, network: str) -> None:
+    rows = result.of(network)
+    accuracy = result.notes.get("accuracy", {}).get(network)
+    right = "" if accuracy is None else f" The network is right on {accuracy:.2f} % of the known test inputs."
+    page.section(f"All methods, {network}").text(
+        "Every method was fitted on the same activations. What a method's name leaves as *auto* was chosen on held-out "
+        f"known inputs against Gaussian noise.{right}"
+    ).table(
+        COLUMNS,
+        [_cells(row) for row in rows],
+        best={"FPR95 ↓": "min", "AUROC ↑": "max", "AUPR in ↑": "max", "AUPR out ↑": "max"},
+        digits={"seconds": 3},
+        caption="Per cent. FPR95: the share of unknown inputs taken for known when 95 % of the known are accepted. "
+        "± is the standard deviation over seeds, where random numbers enter. Methods that run the network again are "
+        "measured on fewer inputs. AUPR depends on how many inputs each set has. Click a column to sort.",
+    )
+    values: dict[str, dict[str, float]] = {}
+    for row in rows:
+        values.setdefault(row.method, {})[row.ood] = row.fpr95
+    page.figure(comparison_heat(values, metric="FPR95", best="min"), "FPR95 by method and set; light is good.")
+
+
+def _cells(row: Row) -> list[Any]:
+    thesis = row.thesis or {}
+    printed = thesis.get("fpr95")
+    name = row.method if row.chosen in ("", row.method) else f"{row.method} → {row.chosen}"
+    return [
+        name, row.ood, row.fpr95, row.auroc, row.aupr_in, row.aupr_out, row.std.get("fpr95"), printed,
+        None if printed is None else row.fpr95 - printed, thesis.get("auroc"), f"{row.inputs[0]} + {row.inputs[1]}",
+        row.seconds,
+    ]  # fmt: skip
+
+
+def _against_thesis(page: Page, result: SuiteResult, network: str) -> None:
+    rows = [row for row in result.of(network) if row.thesis is not None]
+    if not rows:
+        return
+    from offmap.plots.ablations import paired_dots
+
+    pairs = {f"{row.method}, {row.ood}": (row.fpr95, float((row.thesis or {})["fpr95"])) for row in rows}
+    page.section(f"Beside the thesis, {network}").figure(
+        paired_dots(pairs, names=("here", "thesis"), x="FPR95"),
+        "FPR95 here and as printed in the thesis for this network.",
+    )
+
+
+def _curves(page: Page, result: SuiteResult, network: str) -> None:
+    scores = result.scores[network]
+    shown = [method for method, _, _ in result.ranked(network)[:CURVES]]
+    shown += [method for method in BASELINES if method in scores and method not in shown]
+    best = shown[0]
+    page.section(f"Curves and scores, {network}")
+    for ood in [name for name in scores[best] if name != "id"]:
+        curves = {method: (scores[method]["id"], scores[method][ood]) for method in shown if ood in scores[method]}
+        page.figure(roc_curves(curves), f"Known inputs kept against {ood} let in; the best methods, with AUROC.")
+    for method in dict.fromkeys([best, *(name for name in BASELINES if name in scores)]):
+        unknown = {name: values for name, values in scores[method].items() if name != "id"}
+        page.figure(
+            score_histogram(scores[method]["id"], unknown, threshold_at_tpr(scores[method]["id"])),
+            f"Scores of {method}; right of the dashed line lie 95 % of the known inputs.",
+        )
+
+
+def _inside(page: Page, result: SuiteResult, network: str) -> None:
+    features = result.features[network]
+    page.section(f"Inside the network, {network}").text(
+        "Each point along the axis is one unit before the last layer: the line is its mean, the band one standard "
+        "deviation. Where unknown inputs raise some units far above the others, clipping (ReAct) helps."
+    )
+    for ood in [name for name in features if name != "id"]:
+        page.figure(activation_pattern(features["id"], features[ood]), f"Known test inputs (above), {ood} (below).")
+
+
+def _hardest(page: Page, result: SuiteResult, network: str) -> None:
+    best = result.ranked(network)[0][0]
+    scores = result.scores[network][best]
+    sets = result.short[network] if _runs_again(result, network, best) else result.sets[network]
+    if not all(loaded.has_inputs for loaded in sets.values()):
+        return
+    page.section(f"Hardest inputs, {network}")
+    for name, loaded in sets.items():
+        order = np.argsort(scores[name] if name == "id" else -scores[name], kind="stable")[:HARDEST]
+        what = (
+            "Known inputs that look strangest" if name == "id" else f"Inputs of {name} that look most like known ones"
+        )
+        page.gallery(
+            [as_picture(loaded.samples.inputs[row]) for row in order],
+            [f"{_class(loaded, row)}{scores[name][row]:.3g}" for row in order],
+            caption=f"{what}, by {best}: class and score.",
+        )
+
+
+def _class(loaded: LoadedSet, row: int) -> str:
+    labels, classes = loaded.samples.labels, loaded.samples.classes
+    if labels is None or not 0 <= labels[row] < len(classes):
+        return ""
+    return f"{classes[labels[row]]}, "
+
+
+def as_picture(values: Array) -> Array:
+    """An input as ``uint8`` pixels: pictures as they are, floats scaled from their own range.
+
+    Examples
+    --------
+    >>> as_picture(np.array([[[0.0, 0.5], [1.0, 0.25]]])).tolist()
+    [[0, 127], [255, 63]]
+    """
+    if values.dtype == np.uint8:
+        return values
+    pixels = np.moveaxis(values, 0, -1) if values.ndim == 3 and values.shape[0] in (1, 3) else values
+    low, high = float(pixels.min()), float(pixels.max())
+    scaled = (255 * (pixels - low) / ((high - low) or 1.0)).astype(np.uint8)
+    return scaled[..., 0] if scaled.ndim == 3 and scaled.shape[-1] == 1 else np.atleast_2d(scaled)

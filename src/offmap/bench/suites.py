@@ -1,0 +1,186 @@
+"""Suites as declared: networks, known sets, unknown sets, methods and protocol, read from short TOML files."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from offmap.errors import InputError
+
+BUILT_IN = Path(__file__).with_name("declared")
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class SetSpec:
+    """One set of inputs: its name, and where it comes from as `offmap.bench.sets` reads it."""
+
+    name: str
+    source: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """One network: its name, its kind, and the options of that kind as `offmap.bench.networks` reads them."""
+
+    name: str
+    kind: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a suite is measured.
+
+    Parameters
+    ----------
+    limit
+        At most so many inputs per set, drawn by a fixed seed; all when absent.
+    passes_limit
+        At most so many for methods that send every input through the network again (ODIN, Mahalanobis with a step, …).
+    noise
+        Inputs of Gaussian noise on which parameters given as ``auto`` are chosen (thesis l.3613).
+    held_out
+        So many known inputs are set aside for that choice when the suite declares no validation set.
+    batch_size
+        Inputs per pass.
+    seeds
+        Runs of methods that draw random numbers.
+    """
+
+    limit: int | None = None
+    passes_limit: int | None = None
+    noise: int = 500
+    held_out: int = 2000
+    batch_size: int = 32
+    seeds: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "passes_limit"):
+            value = getattr(self, name)
+            if value is not None and value < 2:
+                raise InputError(f"{name}={value}: a set needs at least 2 inputs to be measured")
+        for name in ("noise", "held_out", "batch_size", "seeds"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)}: at least 1 is needed")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is measured on what.
+
+    Attributes
+    ----------
+    name, about
+        As `offmap bench --list` prints them.
+    networks
+        Each is measured by itself.
+    known, test, val
+        Known inputs to fit on, to test on, and to choose parameters on; without `val` some of `known` are held out.
+    ood
+        The unknown sets.
+    methods
+        Text forms of detectors; ``all`` stands for every method in the registry that is not named otherwise.
+    thesis
+        Figures printed in the thesis, in per cent: by unknown set, then by method, FPR95 and AUROC.
+    train
+        What networks that are trained here learn from.
+    outliers
+        Unknown inputs to choose parameters on, in place of noise; never those that are tested on.
+    """
+
+    name: str
+    about: str
+    networks: tuple[NetworkSpec, ...]
+    known: SetSpec
+    test: SetSpec
+    ood: tuple[SetSpec, ...]
+    methods: tuple[str, ...]
+    val: SetSpec | None = None
+    train: SetSpec | None = None
+    outliers: SetSpec | None = None
+    protocol: Protocol = field(default_factory=Protocol)
+    thesis: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+
+
+def built_in() -> dict[str, Path]:
+    """The files of the suites that come with offmap, by name.
+
+    Examples
+    --------
+    >>> "digits" in built_in()
+    True
+    """
+    return {file.stem: file for file in sorted(BUILT_IN.glob("*.toml"))}
+
+
+def load_suite(name: str | os.PathLike[str]) -> Suite:
+    """A suite by its name, or from a TOML file of one's own.
+
+    Examples
+    --------
+    >>> suite = load_suite("digits")
+    >>> suite.name, [ood.name for ood in suite.ood][0]
+    ('digits', 'unseen digits')
+    """
+    known = built_in()
+    file = known.get(os.fspath(name), Path(name))
+    if not file.is_file():
+        raise InputError(f"{os.fspath(name)}: no such suite; there are {', '.join(known)}, or name a .toml file")
+    try:
+        declared = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: not readable as TOML ({error})") from error
+    return parse_suite(declared, file.stem)
+
+
+def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
+    """A suite from what its file says; anything unknown or missing is refused by name."""
+    words = {"about", "network", "known", "test", "val", "train", "outliers", "ood", "methods", "protocol", "thesis"}
+    _only(declared, words, f"suite {name}")
+    for word in ("network", "known", "test", "ood", "methods"):
+        if not declared.get(word):
+            raise InputError(f"suite {name}: [{word}] is missing; a suite has networks, known, test, ood and methods")
+    protocol = declared.get("protocol", {})
+    _only(protocol, {made.name for made in fields(Protocol)}, f"suite {name}, [protocol]")
+    unknown = tuple(_set(f"ood.{key}", key, source, name) for key, source in declared["ood"].items())
+    thesis = {
+        ood: {method: (float(pair[0]), float(pair[1])) for method, pair in figures.items()}
+        for ood, figures in declared.get("thesis", {}).items()
+    }
+    if strange := thesis.keys() - {ood.name for ood in unknown}:
+        raise InputError(f"suite {name}: [thesis] names {sorted(strange)[0]!r}, which is not among its unknown sets")
+    return Suite(
+        name=name,
+        about=str(declared.get("about", "")),
+        networks=tuple(_network(key, options, name) for key, options in declared["network"].items()),
+        known=_set("known", "known", declared["known"], name),
+        test=_set("test", "test", declared["test"], name),
+        **{word: _set(word, word, declared[word], name) for word in ("val", "train", "outliers") if word in declared},
+        ood=unknown,
+        methods=tuple(map(str, declared["methods"])),
+        protocol=Protocol(**protocol),
+        thesis=thesis,
+    )
+
+
+def _set(place: str, key: str, source: Any, suite: str) -> SetSpec:
+    if not isinstance(source, Mapping):
+        raise InputError(f"suite {suite}: [{place}] is {source!r}; a table is needed, such as {{ path = 'set.npz' }}")
+    return SetSpec(str(source.get("name", key)), {word: value for word, value in source.items() if word != "name"})
+
+
+def _network(key: str, options: Any, suite: str) -> NetworkSpec:
+    if not isinstance(options, Mapping) or "kind" not in options:
+        raise InputError(f"suite {suite}: [network.{key}] needs a kind, such as kind = 'onnx'")
+    rest = {word: value for word, value in options.items() if word != "kind"}
+    return NetworkSpec(key, str(options["kind"]), rest)
+
+
+def _only(given: Mapping[str, Any], words: set[str], where: str) -> None:
+    if strange := sorted(given.keys() - words):
+        raise InputError(f"{where}: {strange[0]!r} is not known; there are {', '.join(sorted(words))}")

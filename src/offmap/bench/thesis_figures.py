@@ -1,0 +1,175 @@
+"""The plots of `offmap bench thesis-detection`: one per sweep, and the figures that the thesis itself shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offmap.detection import detector
+from offmap.metrics.detection import threshold_at_tpr
+from offmap.plots import activation_pattern
+from offmap.plots.ablations import (
+    contribution_curves,
+    covariance_heat,
+    embedding_scatter,
+    grid_heat,
+    grouped_bars,
+    shaded_densities,
+    sweep_lines,
+    unit_means,
+)
+from offmap.report import Page
+
+if TYPE_CHECKING:
+    from offmap.bench.ablations import Finding, ThesisResult
+    from offmap.bench.runner import Bench
+    from offmap.bench.sweeps import Sweep
+
+SHOWN = 1500  # inputs in a scatter plot, or behind a covariance
+CLASS = 0
+
+
+def sweep_figure(sweep: Sweep, points: Sequence[Finding]) -> Any:
+    """The plot of one sweep."""
+    if sweep.kind == "grid":
+        values: dict[str, dict[str, float]] = {}
+        for point in points:
+            values.setdefault(point.series, {})[str(point.x)] = point.fpr95
+        return grid_heat(values, x=sweep.x, y="α", metric="FPR95")
+    if sweep.kind == "bars":
+        groups: dict[str, dict[str, float]] = {}
+        for point in points:
+            groups.setdefault(str(point.x), {})[point.series] = point.fpr95
+        return grouped_bars(groups, y="FPR95")
+    series: dict[str, dict[Any, float]] = {}
+    for point in points:
+        series.setdefault(f"FPR95, {point.series}", {})[point.x] = point.fpr95
+        if point.id_accuracy is not None:
+            series.setdefault(f"ID accuracy, {point.series}", {})[point.x] = point.id_accuracy
+    return sweep_lines(series, x=sweep.x, y="per cent", logarithmic=sweep.logarithmic)
+
+
+def add_figures(page: Page, result: ThesisResult) -> None:
+    """Noise validation, the mean gap of DICE, and the figures of the three chapters."""
+    if result.validation:
+        _validation(page, result.validation)
+    if result.gaps:
+        page.section("What does sparsity do to the output?").text(
+            "The thesis: the gap between the mean outputs grows or stays, the variance on unknown inputs falls "
+            "(l.1433, l.1537)."
+        ).figure(
+            sweep_lines(
+                {
+                    "mean gap Δ": {row["p"]: row["gap"] for row in result.gaps},
+                    "spread of energy on unknown inputs, over the known mean": {
+                        row["p"]: row["spread"] for row in result.gaps
+                    },
+                },
+                x="share of weights dropped",
+                y="",
+            ),
+            "Δ = E[max f] on known less on unknown inputs, mean over the sets.",
+        )
+    if not result.benches:
+        return
+    bench = next(iter(result.benches.values()))
+    ood = next(name for name in bench.acts if name != "id")
+    _activations(page, bench, ood)
+    _contributions(page, bench, ood)
+    _distances(page, bench, ood)
+    _embedding(page, bench, ood)
+
+
+def _validation(page: Page, trials: Sequence[dict[str, Any]]) -> None:
+    page.section("Does noise choose well?").text(
+        "The thesis: parameters chosen on Gaussian noise are near those that are best on the unknown sets (l.3618)."
+    )
+    for method in dict.fromkeys(trial["method"] for trial in trials):
+        own = [trial for trial in trials if trial["method"] == method]
+        chosen = next(trial for trial in own if trial["chosen"])
+        best = min(own, key=lambda trial: trial["ood fpr95"])
+        page.figure(
+            sweep_lines(
+                {
+                    "on noise": {trial["candidate"]: trial["noise fpr95"] for trial in own},
+                    "on the unknown sets": {trial["candidate"]: trial["ood fpr95"] for trial in own},
+                },
+                x="candidate",
+                y="FPR95",
+            ),
+            f"{method}: noise chooses {chosen['candidate']}, {chosen['ood fpr95']:.1f} % on the unknown sets; the best "
+            f"there would be {best['candidate']}, {best['ood fpr95']:.1f} %.",
+        )
+
+
+def _activations(page: Page, bench: Bench, ood: str) -> None:
+    known, unknown = bench.acts["id"].features, bench.acts[ood].features
+    page.section("Activations").figure(
+        activation_pattern(known, unknown), f"Mean and deviation of each unit: known inputs above, {ood} below (l.856)."
+    ).figure(unit_means(known, unknown), "How the units' means spread; ReAct's theory asks for positive skew (l.1049).")
+    for spec in ("energy", "react(95)|energy"):
+        made = detector(spec).fit(bench.known)
+        inside, outside = made.score(bench.acts["id"]), made.score(bench.acts[ood])
+        page.figure(
+            shaded_densities(inside, outside, x=f"score of {spec}", threshold=threshold_at_tpr(inside)),
+            f"{spec}: the dark area are inputs of {ood} taken for known at 95 % of known inputs accepted.",
+        )
+
+
+def _contributions(page: Page, bench: Bench, ood: str) -> None:
+    head = bench.known.head
+    if head is None:
+        return
+    known, unknown = (bench.acts[name].features[:SHOWN] * head.weight[CLASS] for name in ("id", ood))
+    order = np.argsort(known.mean(axis=0), kind="stable")
+    page.section("Contributions").figure(
+        contribution_curves(known, unknown),
+        f"Contribution of each unit to class {CLASS}: known inputs and {ood} (l.1505).",
+    ).figure(
+        covariance_heat(unknown, order.tolist()),
+        f"Covariance of the contributions on {ood}, every few units in the same order (l.3602).",
+    )
+
+
+def _distances(page: Page, bench: Bench, ood: str) -> None:
+    page.section("Norms and distances")
+    norms = {name: np.linalg.norm(bench.acts[name].features, axis=1) for name in ("id", ood)}
+    page.figure(
+        shaded_densities(norms["id"], norms[ood], x="length of the feature vector"),
+        "The thesis: known inputs have longer features than unknown ones (l.1903).",
+    )
+    for spec in ("knn(50, normalize=false)", "knn(50)"):
+        made = detector(spec).fit(bench.known)
+        page.figure(
+            shaded_densities(-made.score(bench.acts["id"]), -made.score(bench.acts[ood]), x=f"distance, {spec}"),
+            "Distance to the 50th neighbour, " + ("as they are." if "false" in spec else "normalised."),
+        )
+
+
+def _embedding(page: Page, bench: Bench, ood: str) -> None:
+    test, far = bench.acts["id"][:SHOWN], bench.acts[ood][: SHOWN // 3]
+    features = np.concatenate([test.features, far.features])
+    labels = [f"class {label}" for label in (test.labels if test.labels is not None else test.predictions)]
+    if len(set(labels)) > 10:
+        labels = ["known"] * len(labels)
+    points, name = planar(features)
+    page.section("Features in the plane").figure(
+        embedding_scatter(points, [*labels, *[ood] * len(far)]), f"{name} of known test inputs and of {ood} (l.1757)."
+    )
+
+
+def planar(features: Any, seed: int = 0) -> tuple[Any, str]:
+    """Features in two dimensions by UMAP, or by t-SNE where umap-learn is not installed; and which it was."""
+    rows = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    try:
+        import umap
+    except ImportError:
+        from sklearn.decomposition import PCA
+        from sklearn.manifold import TSNE
+
+        few = PCA(min(30, *rows.shape), random_state=seed).fit_transform(rows)
+        perplexity = min(30, (len(few) - 1) / 3)
+        return TSNE(2, perplexity=perplexity, max_iter=300, random_state=seed).fit_transform(few), "t-SNE"
+    return umap.UMAP(random_state=seed).fit_transform(rows), "UMAP"

@@ -1,0 +1,69 @@
+"""`offmap bench`: measure every method on known data, with the thesis' figures beside ours."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offmap.cli.options import Json, say, show
+
+
+def bench(
+    suite: Annotated[str | None, typer.Argument(help="A suite that --list names, or a .toml file of your own.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help='Detectors separated by commas, in place of the suite\'s own; "all" for all.')
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The folder with the sets; OFFMAP_DATA by default.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for results.json and report.html.")] = Path("out/bench"),
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of methods that draw random numbers.")] = None,
+    limit: Annotated[int | None, typer.Option(min=2, help="At most so many inputs per set.")] = None,
+    passes_limit: Annotated[
+        int | None, typer.Option(min=2, help="At most so many for methods that run the network again, such as odin.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run the network even where the data folder holds its features.")
+    ] = False,
+    cache: Annotated[Path | None, typer.Option(help="The folder for activations, found again by content.")] = None,
+    list_suites: Annotated[bool, typer.Option("--list", help="List the suites and stop.")] = False,
+    downloads: Annotated[
+        bool, typer.Option("--downloads", help="Say where the standard sets come from; with --get, fetch some.")
+    ] = False,
+    get: Annotated[str | None, typer.Option(help="With --downloads: fetch these sets, separated by commas.")] = None,
+    mirror: Annotated[str | None, typer.Option(help="With --get: fetch from this address instead.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a benchmark suite: a table, results.json and report.html."""
+    from offmap.bench.commands import available, get_downloads, run_and_write, shown_downloads
+    from offmap.detection.grammar import split
+    from offmap.errors import InputError
+
+    if list_suites:
+        found = available()
+        width = max(map(len, found))
+        show({"suites": found}, as_json, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items()))
+        return
+    if downloads:
+        if get is None:
+            result, words = shown_downloads()
+        else:
+            result, words = get_downloads(split(get), data, mirror, say)
+        show(result, as_json, words)
+        return
+    if suite is None:
+        raise InputError("no suite: name one, or see offmap bench --list")
+    result, words = run_and_write(
+        suite,
+        out,
+        methods=None if methods is None else split(methods),
+        data=data,
+        cache=cache,
+        fresh=fresh,
+        on_step=say if sys.stderr.isatty() else lambda step: None,
+        seeds=seeds,
+        limit=limit,
+        passes_limit=passes_limit,
+    )
+    show(result, as_json, words)
