@@ -97,6 +97,18 @@ def test_known_classes_may_have_any_numbers():
     assert list(label_advice(features, renamed, budget=10, n_novel=3).classes) == [2, 9, 16]
 
 
+def test_data_in_many_separate_pieces():
+    """Twelve islands but four classes: the spectrum has no gap at four, so another width is taken."""
+    rng = np.random.default_rng(0)
+    island = np.repeat(np.arange(12), 20)
+    features = (50 * rng.standard_normal((12, 4))[island] + rng.standard_normal((240, 4))).astype(np.float32)
+    labels = np.where((island < 2) & (np.arange(240) % 20 < 4), island, -1)
+    advice = label_advice(features, labels, budget=9, n_novel=2, neighbours=8)
+    assert np.isfinite([option.gain for option in advice.options]).all()
+    with pytest.raises(InputError, match="fewer classes"):
+        label_advice(features, labels, budget=9, n_novel=-1)
+
+
 def test_novel_classes_are_counted_by_the_gap():
     rng = np.random.default_rng(0)
     truth = np.repeat(np.arange(5), 40)
@@ -112,6 +124,7 @@ def test_novel_classes_are_counted_by_the_gap():
         ([0, 1, -1, -1], 0, "at least one label"),
         ([0, 1, -1], 1, "one label per row"),
         ([0.5, 1, -1, -1], 1, "whole numbers"),
+        ([0, -2, -1, -1], 1, "a label is -2"),
     ],
 )
 def test_refusals(labels, budget, said):

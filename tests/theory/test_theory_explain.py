@@ -54,6 +54,8 @@ def test_clipping_that_hurts_is_called_so():
     assert "will hurt" in str(report)
     opposite = clip_report(known, unknown)
     assert opposite.auroc is None
+    assert not opposite.fit_holds
+    assert "does not describe these tails" in str(opposite)
     assert not opposite.helps
 
 

@@ -13,7 +13,7 @@ from offmap.graph.adjacency import Graph, Matrix, as_graph, inverse_root
 
 Array = npt.NDArray[np.float64]
 
-DENSE_NODES = 1500
+DENSE_NODES = 600
 
 
 @dataclass(frozen=True)

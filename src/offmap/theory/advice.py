@@ -179,10 +179,12 @@ def label_advice(
     base = knn_graph(rows, min(neighbours, n - 1))
     base = base * (n / base.sum())  # a mean degree of 1, the scale labels are weighed against
     count = len(classes) + (novel_count(base, len(classes)) if n_novel is None else n_novel)
+    if not len(classes) <= count < n:
+        raise InputError(f"label_advice(n_novel={n_novel}): from 0 up, with fewer classes than the {n} inputs")
     spectrum = spectral_embedding(
         labelled_graph(base, own, label_weight), min(3 * count, n - 1), seed=seed, dense_nodes=300
     )
-    width = _width(spectrum.values, count)
+    width = _width(spectrum.values, count, neighbours)
     embedding = spectrum.features[:, :width]
     partition = believed_partition(embedding, own, count, seed)
     whole = measure_gradient(spectrum, partition, width)
@@ -191,6 +193,7 @@ def label_advice(
         for mask in (partition < len(classes), partition >= len(classes))
     ]
     value = kmeans_measure(embedding, partition)
+    unit = label_weight / value if value > 0 else label_weight  # clusters that are points cannot get tighter
     rng = np.random.default_rng(seed)
     options = []
     for j in range(count):
@@ -202,7 +205,7 @@ def label_advice(
         bought = old.copy()
         bought[items[:batch]] = True
         gain, gain_known, gain_novel = (
-            np.nan if g is None else -label_weight * clique_change(g, old, bought) / value for g in (whole, *parts)
+            np.nan if g is None else -unit * clique_change(g, old, bought) for g in (whole, *parts)
         )
         known = j < len(classes)
         name = f"class {classes[j]}" if known else f"cluster {j - len(classes)}"
@@ -305,12 +308,16 @@ def _spend(options: list[Option], budget: int, batch: int) -> list[Option]:
     return [replace(option, spend=spend[i]) for i, option in enumerate(options)]
 
 
-def _width(values: Array, count: int) -> int:
-    """As many dimensions as classes, or the nearest smaller number after which the spectrum has a gap."""
-    width = min(count, len(values) - 1)
-    while width > 1 and (values[width - 1] - values[width] < 1e-9 or values[width - 1] <= 1e-9):
-        width -= 1
-    return width
+def _width(values: Array, count: int, neighbours: int) -> int:
+    """As many dimensions as classes, or the nearest number after which the spectrum has a gap."""
+    gaps = values[:-1] - values[1:]
+    usable = np.flatnonzero((gaps > 1e-9) & (values[:-1] > 1e-9)) + 1
+    if not len(usable):
+        raise InputError(
+            f"label_advice(neighbours={neighbours}): the graph falls into too many separate pieces; take more "
+            "neighbours"
+        )
+    return int(usable[np.argmin(np.abs(usable - count))])
 
 
 def _check(rows: npt.NDArray[Any], labels: npt.NDArray[Any], budget: int, batch: int, neighbours: int) -> None:
@@ -318,6 +325,8 @@ def _check(rows: npt.NDArray[Any], labels: npt.NDArray[Any], budget: int, batch:
         raise InputError(f"label_advice: features {rows.shape} and labels {labels.shape}; one label per row")
     if labels.dtype.kind not in "iu":
         raise InputError(f"label_advice: labels of type {labels.dtype}; whole numbers, -1 where unlabelled")
+    if labels.min() < -1:
+        raise InputError(f"label_advice: a label is {labels.min()}; classes count from 0, -1 means unlabelled")
     if not (labels >= 0).any():
         raise InputError("label_advice: nothing is labelled yet; label a few inputs, or use offmap.discover")
     if not (labels < 0).any():

@@ -64,12 +64,23 @@ class ClipReport:
             return self.theory_says
         return bool(self.auroc[self.best] > self.plain_auroc)
 
+    @property
+    def fit_holds(self) -> bool:
+        """Whether the skew-normal fits foresee both losses there within a factor of two."""
+        i = self.best
+        pairs = (
+            (self.known_predicted[i], self.known_loss[i]),
+            (self.unknown_predicted[i], self.unknown_loss[i]),
+        )
+        return bool(all(loss / 2 <= guess <= 2 * loss for guess, loss in pairs))
+
     def __str__(self) -> str:
         i = self.best
         text = (
             f"ReAct {'should help' if self.helps else 'will hurt'} here at c = {self.levels[i]:.3g}: clipping takes "
             f"{self.unknown_loss[i]:.3g} from unknown and {self.known_loss[i]:.3g} from known units on average "
-            f"(skew-normal fit: {self.unknown_predicted[i]:.3g} and {self.known_predicted[i]:.3g})"
+            f"(skew-normal fit: {self.unknown_predicted[i]:.3g} and {self.known_predicted[i]:.3g}"
+            f"{'' if self.fit_holds else ', so it does not describe these tails'})"
         )
         if self.auroc is not None and self.plain_auroc is not None:
             text += f", and energy separates them at AUROC {self.auroc[i]:.3f} instead of {self.plain_auroc:.3f}"

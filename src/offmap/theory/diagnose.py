@@ -131,7 +131,8 @@ def _rectified(
     columns = ["c", "known loses", "unknown loses", "known, predicted", "unknown, predicted", "AUROC of energy"]
     losses = (report.known_loss, report.unknown_loss, report.known_predicted, report.unknown_predicted)
     rows = [list(row) for row in zip(report.levels.tolist(), *(x.tolist() for x in losses), energies, strict=True)]
-    sigmas, epsilons, surface = reduction_surface(max(mu["known"], 0.0), max(c, 1e-6))
+    grid = np.linspace(0.05, max(1.0, 1.5 * max(sigma.values())), 40), np.linspace(-1.0, 0.4, 29)
+    sigmas, epsilons, surface = reduction_surface(max(mu["known"], 0.0), max(c, 1e-6), *grid)
     places = {name: (sigma[name], epsilon[name]) for name in fits}
     figures = [
         Figure(
@@ -145,7 +146,7 @@ def _rectified(
             "Mean and spread of every unit, and the threshold.",
         ),
     ]
-    section = Section("Clipping activations (ReAct)", text, [Table(columns, rows)], figures)
+    section = Section("Clipping activations (ReAct)", text, [Table(columns, rows, digits=4)], figures)
     return [Finding("rectified", "helps" if report.helps else "hurts", str(report), numbers)], section
 
 
@@ -207,6 +208,7 @@ def _normality(acts: Activations) -> tuple[list[Finding], Section] | None:
     table = Table(
         ["class", "statistic", "p-value"],
         [[int(c), float(s), float(p)] for c, s, p in zip(found.classes, found.statistics, found.p_values, strict=True)],
+        digits=4,
     )
     text = "Mahalanobis and other Gaussian scores take every class for one Gaussian; this is the test of that."
     verdict: Verdict = "fails" if found.rejected > 0.5 else "unclear"

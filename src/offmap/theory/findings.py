@@ -44,6 +44,7 @@ class Table:
     columns: list[str]
     rows: list[list[Any]]
     caption: str = ""
+    digits: int = 2
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Findings:
         for section in self.sections:
             page.section(section.title).text(section.text)
             for table in section.tables:
-                page.table(table.columns, table.rows, caption=table.caption)
+                page.table(table.columns, table.rows, caption=table.caption, digits=table.digits)
             for figure in section.figures:
                 page.figure(figure.draw(), figure.caption)
         return page
