@@ -95,17 +95,19 @@ def test_a_wrong_guess_is_noticed(threads):
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     queries = np.full((40, 8), 8**-0.5, np.float32) + 0.01 * rng.normal(size=(40, 8)).astype(np.float32)
     expected = np.sort(queries.astype(np.float64) @ rows.T.astype(np.float64), axis=1)[:, -1500]
-    found = tiled.nearest([rows], queries, 1500, None, True, threads)
-    assert len(found.short) > 0
-    right = np.setdiff1d(np.arange(40), found.short)
-    np.testing.assert_allclose(found.values[right, 0], expected[right], rtol=1e-5)
+    values, numbers = np.empty((40, 1), np.float32), np.empty((40, 1), np.int64)
+    wrong = tiled.nearest([rows], queries, 1500, None, threads, values, numbers)
+    assert len(wrong) > 0
+    right = np.setdiff1d(np.arange(40), wrong)
+    np.testing.assert_allclose(values[right, 0], expected[right], rtol=1e-5)
     np.testing.assert_allclose(exact.nearest([rows], queries, 1500)[0][:, -1], expected, rtol=1e-5)
 
 
 def test_guesses_are_right_on_rows_in_no_order(large):
     vectors, queries = large
     for k in (1, 50, 1000):
-        assert len(tiled.nearest([vectors], queries, k, None, True, 2).short) == 0
+        values, numbers = np.empty((300, k), np.float32), np.empty((300, k), np.int64)
+        assert len(tiled.nearest([vectors], queries, k, None, 2, values, numbers)) == 0
 
 
 def test_the_answer_to_one_query_does_not_depend_on_the_others(large):

@@ -257,12 +257,11 @@ class Bank:
         if last_only:
             return distances(self._parts, queries, rows[:, 0])[:, None], rows
         squared, close = self._frame.squared(shifted, closeness)
-        found = np.sqrt(squared).astype(np.float32)
+        found = np.sqrt(squared, out=squared)
         asked = np.nonzero(close)
         found[asked] = distances(self._parts, queries[asked[0]], rows[asked])
-        return _sorted(found, rows)
-
-
-def _sorted(found: Floats, rows: Array) -> tuple[Floats, Array]:
-    order = np.argsort(found, axis=1, kind="stable")  # almost sorted already, which this sort is quick at
-    return np.take_along_axis(found, order, axis=1), np.take_along_axis(rows, order, axis=1)
+        mixed = np.flatnonzero((found[:, 1:] < found[:, :-1]).any(axis=1))
+        order = np.argsort(found[mixed], axis=1, kind="stable")
+        found[mixed] = np.take_along_axis(found[mixed], order, axis=1)
+        rows[mixed] = np.take_along_axis(rows[mixed], order, axis=1)
+        return found, rows

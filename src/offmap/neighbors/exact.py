@@ -83,10 +83,9 @@ def nearest(
             size = tiled.queries_at_once(total, k, threads)
             for start in range(0, len(queries), size):
                 block = slice(start, start + size)
-                found = tiled.nearest(parts, queries[block], k, penalties, last_only, threads)
-                values[block], rows[block] = found.values, found.rows
-                if len(found.short):
-                    dense(found.short + start, threads)
+                wrong = tiled.nearest(parts, queries[block], k, penalties, threads, values[block], rows[block])
+                if len(wrong):
+                    dense(wrong + start, threads)
     return values, rows
 
 

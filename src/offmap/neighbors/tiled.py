@@ -50,15 +50,6 @@ class Tile:
         return values
 
 
-@dataclass(frozen=True)
-class Found:
-    """The answers of a block of queries, and the numbers of those whose guess was wrong."""
-
-    values: Floats
-    rows: Array
-    short: Array
-
-
 def tiles(parts: Sequence[Array], penalties: Sequence[Floats] | None, size: int, spread: bool = False) -> list[Tile]:
     """Cut a bank into tiles of at most `size` rows: runs, or with `spread` every so-manieth row of a part."""
     cut, before = [], 0
@@ -113,10 +104,11 @@ def nearest(
     queries: Floats,
     k: int,
     penalties: Sequence[Floats] | None,
-    last_only: bool,
     threads: int,
-) -> Found:
-    """The k nearest of each query (or the k-th alone), and which queries must be asked again."""
+    values: Floats,
+    rows: Array,
+) -> Array:
+    """Write the k nearest of each query (or into one column the k-th alone); say which guesses were wrong."""
     total = sum(len(part) for part in parts)
     spread = len(parts) == 1 and not is_mapped(parts[0])
     cut = tiles(parts, penalties, TILE_ROWS, spread)
@@ -131,22 +123,19 @@ def nearest(
             workers[thread].take(tile, queries)
 
     in_threads(search, threads)
-    columns = 1 if last_only else k
-    values = np.empty((len(queries), columns), np.float32)
-    rows = np.empty((len(queries), columns), np.int64)
 
     def choose(thread: int) -> None:
         for start in range(thread * CHOICE_QUERIES, len(queries), threads * CHOICE_QUERIES):
             block = slice(start, start + CHOICE_QUERIES)
             held = np.concatenate([worker.values[block] for worker in workers], axis=1)
-            values[block], places = last(held, k) if last_only else best(held, k)
+            values[block], places = last(held, k) if values.shape[1] < k else best(held, k)
             numbers = np.concatenate([worker.rows[block] for worker in workers], axis=1)
             rows[block] = np.take_along_axis(numbers, places, axis=1)
 
     in_threads(choose, threads)
     # What a thread left out is at most its bound, so the k best are right if the last reaches every bound.
     bounds = np.max([worker.bounds for worker in workers], axis=0)
-    return Found(values, rows, np.flatnonzero(values[:, -1] < bounds))
+    return np.flatnonzero(values[:, -1] < bounds)
 
 
 class Worker:

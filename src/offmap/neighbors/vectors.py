@@ -94,14 +94,15 @@ class Frame:
         """The queries as the products need them."""
         return queries if self.center is None else queries - self.center
 
-    def squared(self, shifted: Floats, closeness: Floats) -> tuple[Doubles, npt.NDArray[np.bool_]]:
-        """Squared distances, and where too many digits cancelled to trust them."""
+    def squared(self, shifted: Floats, closeness: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """Squared distances, in the place of the closeness, and where too many digits cancelled to trust them."""
         wide = shifted.astype(np.float64)
         constant = np.square(wide).sum(axis=1) + (1 if self.center is None else 2 * (wide @ self.center))
-        twice = 2 * closeness.astype(np.float64)
-        squared: Doubles = constant[:, None] - twice
-        close = squared < CLOSE * np.maximum(np.abs(constant)[:, None], np.abs(twice))
-        return np.maximum(squared, 0), close
+        squared = closeness
+        squared *= -2
+        squared += constant.astype(np.float32)[:, None]
+        close = squared < (CLOSE * np.abs(constant)).astype(np.float32)[:, None]
+        return np.maximum(squared, 0, out=squared), close
 
 
 def distances(parts: Sequence[Array], queries: Floats, rows: Array) -> Floats:
