@@ -182,7 +182,7 @@ def label_advice(
     if not len(classes) <= count < n:
         raise InputError(f"label_advice(n_novel={n_novel}): from 0 up, with fewer classes than the {n} inputs")
     spectrum = spectral_embedding(
-        labelled_graph(base, own, label_weight), min(3 * count, n - 1), seed=seed, dense_nodes=300
+        labelled_graph(base, own, label_weight), min(max(3 * count, 24), n - 1), seed=seed, dense_nodes=300
     )
     width = _width(spectrum.values, count, neighbours)
     embedding = spectrum.features[:, :width]
