@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from offmap.cli import compare, demo, explain, extract, fit, methods, score
+from offmap.cli import bench, compare, demo, discover, explain, extract, fit, methods, score
 from offmap.errors import OffmapError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -21,8 +21,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "fit": fit.fit,
     "score": score.score,
     "compare": compare.compare,
+    "discover": discover.discover,
     "explain": explain.explain,
     "methods": methods.methods,
+    "bench": bench.bench,
 }
 
 app = typer.Typer(
