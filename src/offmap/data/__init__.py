@@ -7,6 +7,7 @@ from offmap.data.readers import read, read_activations
 from offmap.data.samples import Samples
 from offmap.data.source import Batches, batches
 from offmap.data.tables import write_table
+from offmap.data.texts import encoded_texts, read_texts
 
 __all__ = [
     "Batches",
@@ -15,10 +16,12 @@ __all__ = [
     "Split",
     "batches",
     "digits",
+    "encoded_texts",
     "image_folder",
     "read",
     "read_activations",
     "read_head",
+    "read_texts",
     "scaled",
     "tiles",
     "write_table",

@@ -62,7 +62,7 @@ def load_model(reference: str, weights: str | os.PathLike[str] | None = None) ->
     """
     from torch import nn
 
-    made = _imported(reference)
+    made = imported(reference)
     if not isinstance(made, nn.Module) and callable(made):
         try:
             made = made()
@@ -77,7 +77,14 @@ def load_model(reference: str, weights: str | os.PathLike[str] | None = None) ->
     return made.eval()
 
 
-def _imported(reference: str) -> Any:
+def imported(reference: str) -> Any:
+    """What an import path such as ``"package.module:name"`` names. Importing runs code: name only what you trust.
+
+    Examples
+    --------
+    >>> imported("math:pi")
+    3.141592653589793
+    """
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
         raise InputError(f"{reference!r}: name a model as package.module:factory, or an .onnx file")
