@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from offmap.errors import InputError
 from offmap.neighbors import approximate, exact, files
-from offmap.neighbors.vectors import Array, Floats, Frame, as_rows, distances, is_mapped, unit
+from offmap.neighbors.vectors import Array, Floats, Frame, as_rows, directions, distances, is_mapped, unit
 
 Engine = Literal["auto", "exact", "faiss", "hnsw", "ivf"]
 APPROXIMATE = ("hnsw", "ivf")
@@ -119,12 +119,7 @@ class Bank:
         if not len(rows):
             return self
         if self.normalize:
-            rows, length = unit(rows)
-            if not length.all():
-                raise InputError(
-                    f"Bank.add: row {int(np.argmin(length))} is all zeros and has no direction; leave it out "
-                    f"or use Bank(normalize=False)"
-                )
+            rows = directions(rows, "Bank.add")
         with np.errstate(over="ignore"):
             stored = rows.astype(self.dtype)  # a copy: the caller may reuse the array
         if self.dtype == "float16" and not np.isfinite(stored).all():

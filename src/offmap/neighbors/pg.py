@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from offmap.errors import DependencyError, InputError, StoreError
-from offmap.neighbors.vectors import Array, Floats, as_rows, unit
+from offmap.neighbors.vectors import Array, Floats, as_rows, directions, unit
 
 MAX_WIDTH = 16_000  # of pgvector's type vector
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
@@ -79,12 +79,7 @@ class PgBank:
         if rows.shape[1] > MAX_WIDTH:
             raise InputError(f"PgBank.add: {rows.shape[1]} columns, pgvector holds at most {MAX_WIDTH}")
         if self.normalize:
-            rows, length = unit(rows)
-            if not length.all():
-                raise InputError(
-                    f"PgBank.add: row {int(np.argmin(length))} is all zeros and has no direction; leave it out or "
-                    f"use normalize=False"
-                )
+            rows = directions(rows, "PgBank.add")
         with self._session() as session:
             self._make(session, rows.shape[1])
             self._copy(session, rows)

@@ -64,6 +64,22 @@ def unit(rows: Floats) -> tuple[Floats, Doubles]:
     return scaled, length
 
 
+def directions(rows: Floats, where: str) -> Floats:
+    """Rows scaled to length 1; one of zeros is an error that names it.
+
+    Examples
+    --------
+    >>> directions(np.array([[0.0, 2.0]], dtype=np.float32), "here")
+    array([[0., 1.]], dtype=float32)
+    """
+    scaled, length = unit(rows)
+    if not length.all():
+        raise InputError(
+            f"{where}: row {int(np.argmin(length))} is all zeros and has no direction; leave it out or use normalize=False"
+        )
+    return scaled
+
+
 @dataclass(frozen=True)
 class Frame:
     """From closeness to squared distance, ``|q − b|² = constant(q) − 2 · closeness``.
