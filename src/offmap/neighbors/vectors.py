@@ -75,7 +75,8 @@ def directions(rows: Floats, where: str) -> Floats:
     scaled, length = unit(rows)
     if not length.all():
         raise InputError(
-            f"{where}: row {int(np.argmin(length))} is all zeros and has no direction; leave it out or use normalize=False"
+            f"{where}: row {int(np.argmin(length))} is all zeros and has no direction; leave it out or "
+            f"use normalize=False"
         )
     return scaled
 
