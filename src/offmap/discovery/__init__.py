@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from offmap.discovery.choosing import choose_space
 from offmap.discovery.counting import ClassCount, count_classes
 from offmap.discovery.naming import suggest_names
 from offmap.discovery.pipeline import discover
 from offmap.discovery.result import Discovery
-from offmap.discovery.space import Space, choose_space, whitening
+from offmap.discovery.space import Space, whitening
 
 if TYPE_CHECKING:
     from offmap.discovery.estimators import KMeans, SemiSupervisedKMeans

@@ -73,7 +73,7 @@ def count_classes(
     largest
         The largest number considered; six times the known classes and at least 60, unless said.
     spaces
-        The spaces to look in; the estimates are combined by their median.
+        The spaces to look in; of what a criterion says in each, the median counts.
     extra
         Also compute the criteria that are only shown: held-out classes (Han et al. 2019), the eigengap of the
         neighbour graph, pruning of an over-clustering.
@@ -118,7 +118,8 @@ def count_classes(
         said["eigengap"] = [eigengap_count(Rows(Space("cosine").prepare(features)), int(grid[-1]), seed)]
     combined = ("ownership", "accuracy") if n_known else ("silhouette", "eigengap")
     pooled = np.array([value for name in combined for value in said[name]])
-    estimate = round(float(np.clip(np.median(pooled), max(n_known, 1), top)))
+    middle = np.exp(np.average([np.log(np.median(said[name])) for name in combined], weights=_trust(n_known)))
+    estimate = round(float(np.clip(middle, max(n_known, 1), top)))
     spread = np.concatenate([np.percentile(np.concatenate(resampled), [5, 95]), pooled]) if resampled else pooled
     low, high = int(np.floor(spread.min())), int(np.ceil(spread.max()))
     criteria = {name: float(np.median(values)) for name, values in said.items()}
@@ -241,6 +242,12 @@ def eigengap_count(rows: Rows, largest: int, seed: int) -> float:
     ).values
     ordered = np.minimum.accumulate(values)
     return float(eigengap(ordered, smallest=min(2, len(ordered) - 1))[0])
+
+
+def _trust(n_known: int) -> list[float]:
+    """How much the two combined criteria weigh: ownership averages over known classes, so it needs many of them."""
+    share = n_known / (n_known + 10) if n_known else 0.5
+    return [share, 1 - share]
 
 
 def _top(n: int, n_known: int, largest: int | None) -> int:

@@ -44,7 +44,7 @@ def page(found: Discovery, items: Any = None) -> Page:
             ["criterion", "says", "combined"],
             [[name, value, name in found.count.combined] for name, value in found.count.criteria.items()],
             digits=0,
-            caption="The estimate is the median of the combined criteria over several spaces.",
+            caption="The estimate is a weighted mean of the combined criteria.",
         )
     novel = sorted((info for info in found.classes if not info.known and info.size), key=lambda one: -one.size)
     made.section("Novel classes")

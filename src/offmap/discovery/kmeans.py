@@ -22,7 +22,8 @@ from offmap.discovery.assign import (
 from offmap.errors import InputError
 
 SEED_ROWS = 64  # rows per centre that a start is chosen from; a larger sample does not choose better
-BALANCE_STEPS = 8
+BALANCE_STEPS = 200
+BALANCE_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -186,22 +187,23 @@ def class_means(rows: Rows, forced: Labels, n_known: int) -> Floats:
 def balancing(rows: Rows, centres: Floats, shares: Doubles, offsets: Floats) -> Floats:
     """What to add to squared distances so that group sizes come near `shares`: Sinkhorn's column scaling.
 
-    Entropic optimal transport between rows and centres (Cuturi 2013) with the rows' scaling worked out block by
-    block, so only one number per centre is kept.
+    Entropic optimal transport between rows and centres (Cuturi 2013). Only one number per centre is needed, so an
+    even sample of the rows is enough to find it.
     """
-    scores_scale = 0.05 * max(_variance(rows) * rows.width, 1e-30)
+    smoothing = 0.05 * max(_variance(rows) * rows.width, 1e-30)
     squares = np.einsum("ij,ij->i", centres, centres)
-    step = block_rows(rows.width, len(centres))
+    few = np.linspace(0, len(rows) - 1, min(len(rows), BALANCE_ROWS)).astype(np.int64)
+    gaps = squares - 2 * (rows.take(few) @ centres.T).astype(np.float64)
     current = offsets.astype(np.float64)
     for _ in range(BALANCE_STEPS):
-        mass = np.zeros(len(centres))
-        for start in range(0, len(rows), step):
-            block = rows.block(start, start + step)
-            energy = (squares - 2 * (block @ centres.T) + current) / -scores_scale
-            energy -= energy.max(axis=1, keepdims=True)
-            np.exp(energy, out=energy)
-            mass += (energy / energy.sum(axis=1, keepdims=True)).sum(axis=0)
-        current += scores_scale * (np.log(np.maximum(mass / len(rows), 1e-12)) - np.log(shares))
+        energy = (gaps + current) / -smoothing
+        energy -= energy.max(axis=1, keepdims=True)
+        np.exp(energy, out=energy)
+        energy /= energy.sum(axis=1, keepdims=True)
+        ratio = np.maximum(energy.mean(axis=0), 1e-12) / shares
+        current += smoothing * np.log(ratio)
+        if np.abs(ratio - 1).max() < 0.02:
+            break
     return np.asarray(current - current.mean(), np.float32)
 
 

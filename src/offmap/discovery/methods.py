@@ -16,7 +16,6 @@ import numpy.typing as npt
 from offmap.discovery.assign import Labels, Rows, unit
 from offmap.discovery.kmeans import best_of, class_means, lloyd, plus_plus
 from offmap.discovery.space import group
-from offmap.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -151,19 +150,6 @@ METHODS: dict[str, Method] = {
     "vmf": vmf,
     "hdbscan": hdbscan,
 }
-
-
-def method(name: str) -> Method:
-    """The method of this name.
-
-    Examples
-    --------
-    >>> method("vmf").__name__
-    'vmf'
-    """
-    if name not in METHODS:
-        raise InputError(f"method={name!r}: the methods are auto, {', '.join(METHODS)}")
-    return METHODS[name]
 
 
 def named(found: Labels, problem: Problem) -> Labels:

@@ -8,12 +8,12 @@ import numpy.typing as npt
 from offmap.discovery.assign import Floats, Labels
 from offmap.neighbors import Bank
 
-COMPANY = 4  # a class of five samples still gives each of them four others
-KEPT = 0.95  # of rows that are known to belong to a class
+COMPANY = 2  # a class of five samples gives each of them two others nearby; noise has none
+KEPT = 0.98  # of rows that are known to belong to a class
 
 
 def alone(rows: Floats, codes: Labels, kept: float = KEPT) -> npt.NDArray[np.bool_]:
-    """Unlabelled rows whose fourth neighbour is farther than it is for 95 % of the labelled rows.
+    """Unlabelled rows whose second neighbour is farther than it is for 98 % of the labelled rows.
 
     Without labels the limit comes from the rows themselves: three robust deviations above the median, distances
     taken as logarithms.

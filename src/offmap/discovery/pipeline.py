@@ -7,13 +7,14 @@ from typing import Any, Literal
 import numpy as np
 
 from offmap.discovery.assign import Floats, Labels, Rows, check_rows
+from offmap.discovery.choosing import choose, choose_space
 from offmap.discovery.counting import ClassCount, count_classes
 from offmap.discovery.describe import describe
 from offmap.discovery.inputs import KnownClasses, read_labels
-from offmap.discovery.methods import METHODS, Problem, method
+from offmap.discovery.methods import METHODS, Problem
 from offmap.discovery.outliers import alone
 from offmap.discovery.result import Discovery
-from offmap.discovery.space import Space, choose_space
+from offmap.discovery.space import Space
 from offmap.errors import InputError
 
 PLAIN = ("kmeans", "gcd")  # what others are compared with: no whitening, no smoothing
@@ -43,9 +44,9 @@ def discover(
     n_classes
         Known and novel classes together, or ``"auto"`` to estimate it.
     method
-        ``"auto"`` is ``"ss-kmeans"`` in the space that finds hidden known classes best. ``"kmeans"`` and ``"gcd"``
-        are the usual baselines on plain rows; ``"spectral"``, ``"gmm"``, ``"vmf"`` and ``"hdbscan"`` group in
-        other ways.
+        ``"auto"`` is ``"ss-kmeans"`` or ``"spectral"``, whichever finds hidden known classes best, in the space
+        that does. ``"kmeans"`` and ``"gcd"`` are the usual baselines on plain rows; ``"gmm"``, ``"vmf"`` and
+        ``"hdbscan"`` group in other ways.
     seed
         The same seed gives the same answer.
     space
@@ -78,8 +79,7 @@ def discover(
     if texts is not None and len(texts) != len(array):
         raise InputError(f"discover: {len(texts)} texts for {len(array)} rows; give one per row")
     codes = known.codes
-    if space is None:
-        space = _space(array, codes, method, seed)
+    name, space = _choose(array, codes, method, space, seed)
     rows = space.prepare(array, codes)
     outside = alone(rows, codes) if outliers else np.zeros(len(rows), bool)
     inside = np.flatnonzero(~outside)
@@ -94,32 +94,34 @@ def discover(
     k = min(k, len(known) + int((codes[inside] < 0).sum()))
     found = np.full(len(rows), -1, np.int64)
     problem = Problem(Rows(rows[inside]), k, codes[inside], len(known), seed)
-    found[inside] = _group(problem, method)
+    found[inside] = _group(problem, name)
     ids = np.concatenate([known.ids, known.next_id + np.arange(max(int(found.max(initial=-1)) + 1 - len(known), 0))])
     final = np.where(found >= 0, _compact(ids[found], known), -1)
     given = np.where(codes >= 0, known.ids[codes] if len(known) else -1, -1)
     names = {int(i): name for i, name in zip(known.ids, known.names, strict=True)}
     infos, confidence = describe(rows, final, given, known.ids, names)
     if stability:
-        confidence[inside] *= _stability(problem, method, found[inside], stability)
+        confidence[inside] *= _stability(problem, name, found[inside], stability)
         confidence[given >= 0] = 1
-    settings = {"method": "ss-kmeans" if method == "auto" else method, "space": str(space), "seed": seed}
+    settings = {"method": name, "space": str(space), "seed": seed}
     result = Discovery(final, given, known.ids, confidence, tuple(infos), count, settings, rows=rows)
     return result if texts is None else result.name_by_texts(texts)
 
 
-def _space(array: Any, codes: Labels, method: str, seed: int) -> Space:
-    if method in PLAIN:
-        return Space("cosine")
-    if not (codes < 0).any():
-        return Space("cosine")
-    return choose_space(array, codes, seed)[0]
+def _choose(array: Any, codes: Labels, name: str, space: Space | None, seed: int) -> tuple[str, Space]:
+    """The method and the space, as asked for or as hidden known classes say."""
+    nothing_to_find = not (codes < 0).any()
+    if space is not None or name in PLAIN or nothing_to_find:
+        return "ss-kmeans" if name == "auto" else name, space or Space("cosine")
+    if name == "auto":
+        return choose(array, codes, seed)
+    return name, choose_space(array, codes, seed)[0]
 
 
 def _group(problem: Problem, name: str) -> Labels:
     if problem.k == problem.n_known and not (problem.codes < 0).any():
         return problem.codes
-    return method("ss-kmeans" if name == "auto" else name)(problem)
+    return METHODS[name](problem)
 
 
 def _compact(labels: Labels, known: KnownClasses) -> Labels:

@@ -167,7 +167,7 @@ def open_world_accuracy(
     named = {item.item() if isinstance(item, np.generic) else item for item in known_classes}
     known = np.array([label in named for label in classes])
     sizes = table.sizes(classes)
-    right = _matched(table.counts)
+    right = _matched(table.counts, known)
     if convention == "v2-balanced":
         recall = right / np.maximum(sizes, 1)
         return OpenWorldAccuracy(*(_mean(recall[part]) for part in (known | True, known, ~known)))
@@ -347,10 +347,15 @@ def _assignment(counts: Counts) -> list[tuple[int, int]]:
     return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
-def _matched(counts: Counts) -> Counts:
-    """Per class, how many of its samples are in the group matched to it."""
+def _matched(counts: Counts, favoured: npt.NDArray[np.bool_] | None = None) -> Counts:
+    """Per class, how many of its samples are in the group matched to it.
+
+    Of matchings that are equally right, the one with most samples of the favoured classes is taken: what is
+    reported for known and novel classes then does not hang on how groups are numbered.
+    """
     right = np.zeros(counts.shape[1], np.int64)
-    for i, j in _assignment(counts):
+    worth = counts if favoured is None else counts * (counts.sum() + 1) + counts * favoured
+    for i, j in _assignment(worth):
         right[j] = counts[i, j]
     return right
 

@@ -1,0 +1,259 @@
+import numpy as np
+import pytest
+
+from offmap.discovery import Discovery, Space, discover
+from offmap.discovery.inputs import read_labels
+from offmap.discovery.methods import METHODS
+from offmap.discovery.naming import suggest_names
+from offmap.discovery.outliers import alone
+from offmap.errors import InputError, MissingError, StoreError
+from offmap.metrics.clustering import open_world_accuracy
+
+
+@pytest.fixture(scope="module")
+def pile():
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(8), 40)
+    rows = (rng.normal(size=(8, 12))[truth] + 0.15 * rng.normal(size=(320, 12))).astype(np.float32)
+    labels = np.where((truth < 4) & (rng.random(320) < 0.5), truth + 10, -1)
+    return rows, truth, labels
+
+
+@pytest.fixture(scope="module")
+def found(pile):
+    rows, _, labels = pile
+    return discover(rows, labels, 8)
+
+
+def test_contract(pile):
+    rows, truth, labels = pile
+    got = discover(rows, labels)
+    assert got.n_classes == 8
+    assert got.n_classes_interval[0] <= 8 <= got.n_classes_interval[1]
+    assert got.labels.shape == got.is_novel.shape == got.confidence.shape == (320,)
+    assert (got.labels[labels >= 0] == labels[labels >= 0]).all()
+    assert set(got.labels) == {10, 11, 12, 13, 14, 15, 16, 17}
+    assert (got.is_novel == (truth >= 4)).mean() > 0.97
+    assert (got.confidence[labels >= 0] == 1).all()
+    assert ((got.confidence >= 0) & (got.confidence <= 1)).all()
+    for one, rows_of in got.exemplars.items():
+        assert (got.labels[rows_of] == one).all()
+    assert "8 classes" in got.summary()
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_groups_and_keeps_labels(pile, method):
+    rows, truth, labels = pile
+    got = discover(rows, labels, 8, method)
+    free = labels < 0
+    assert (got.labels[~free] == labels[~free]).all()
+    assert open_world_accuracy(truth[free], got.labels[free], range(4)).all > 0.7
+    assert (discover(rows, labels, 8, method).labels == got.labels).all()
+
+
+def test_names_as_labels(pile):
+    rows, truth, _ = pile
+    names = np.array(["ant", "bee", "cat", "dog"])
+    labels = [names[t] if t < 4 and i % 2 else None for i, t in enumerate(truth)]
+    got = discover(rows, labels, 8)
+    assert got.names[0] == "ant"
+    said = got.named_labels
+    assert all(said[i] == label for i, label in enumerate(labels) if label is not None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "codes"),
+    [
+        ([3, -1, 3], [0, -1, 0]),
+        (["b", "", "a"], [1, -1, 0]),
+        ([1.0, np.nan, 2.0], [0, -1, 1]),
+        ([5, None, 2], [1, -1, 0]),
+        (None, [-1, -1, -1]),
+    ],
+)
+def test_labels_in_many_forms(labels, codes):
+    assert read_labels(labels, 3).codes.tolist() == codes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_classes": 3}, "already name 4"),
+        ({"n_classes": 5000}, "can hold at most"),
+        ({"n_classes": 2.5}, "whole number or 'auto'"),
+        ({"method": "magic"}, "the methods are"),
+        ({"labels": [0, 1]}, "one per row"),
+        ({"labels": np.full(320, -3)}, "-1 stands for unknown"),
+        ({"labels": np.full(320, 0.5)}, "fractions"),
+        ({"stability": -1}, "0 or more"),
+        ({"texts": ["a"]}, "1 texts for 320 rows"),
+    ],
+)
+def test_bad_input_is_named(pile, change, message):
+    rows, _, labels = pile
+    with pytest.raises(InputError, match=message):
+        discover(rows, **{"labels": labels, **change})
+
+
+def test_rows_that_are_no_numbers_are_refused(pile):
+    rows = pile[0].copy()
+    rows[7, 3] = np.nan
+    with pytest.raises(InputError, match="row 7 holds NaN"):
+        discover(rows)
+    with pytest.raises(InputError, match="rows × columns"):
+        discover(np.zeros((0, 3)))
+    with pytest.raises(InputError, match="numbers are needed"):
+        discover(np.array([["a", "b"]]))
+
+
+def test_everything_labelled_and_nothing_labelled(pile):
+    rows, truth, _ = pile
+    done = discover(rows, truth)
+    assert (done.labels == truth).all()
+    assert (done.n_classes, int(done.is_novel.sum())) == (8, 0)
+    blind = discover(rows)
+    assert abs(blind.n_classes - 8) <= 1
+    assert blind.is_novel.all()
+
+
+def test_one_class_one_row_duplicates_and_one_huge_class():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 5)).astype(np.float32)
+    one = discover(rows, n_classes=1)
+    assert (one.n_classes, set(one.labels)) == (1, {0})
+    assert discover(rows[:1], n_classes=1).labels.tolist() == [0]
+    same = discover(np.ones((30, 4)), n_classes=3)
+    assert len(same.labels) == 30
+    assert 1 <= same.n_classes <= 3
+    assert 1 <= discover(np.ones((30, 4))).n_classes <= 30
+    huge = np.concatenate([rng.normal(size=(900, 5)) * 0.05, rng.normal(size=(5, 5)) * 0.05 + 3]).astype(np.float32)
+    got = discover(huge, n_classes=2, space=Space("euclidean"))
+    assert sorted(np.bincount(got.labels).tolist()) == [5, 900]
+
+
+def test_a_column_of_zeros_and_rows_of_zeros_do_no_harm(pile):
+    rows, _, labels = pile
+    padded = np.concatenate([rows, np.zeros((320, 2), np.float32)], axis=1)
+    padded[5] = 0
+    assert np.isfinite(discover(padded, labels, 8).confidence).all()
+
+
+def test_noise_is_flagged_and_small_classes_are_not(pile):
+    rows, _, labels = pile
+    rng = np.random.default_rng(1)
+    tiny = (2 * rng.normal(size=12) + 0.15 * rng.normal(size=(5, 12))).astype(np.float32)
+    noise = rng.uniform(-4, 4, size=(120, 12)).astype(np.float32)
+    rows = np.concatenate([rows, tiny, noise])
+    labels = np.concatenate([labels, np.full(125, -1)])
+    got = discover(rows, labels, 9, outliers=True, space=Space("euclidean"))
+    assert (got.labels[325:] < 0).mean() > 0.95
+    assert (got.labels[:320] < 0).mean() < 0.1
+    assert (got.labels[320:325] >= 0).sum() >= 3
+    assert "of none" in got.summary()
+
+
+def test_without_outliers_nothing_is_minus_one(found):
+    assert (found.labels >= 0).all()
+    assert not alone(np.ones((3, 2), np.float32), np.full(3, -1)).any()
+
+
+def test_stability_lowers_confidence_only(pile, found):
+    rows, _, labels = pile
+    shaky = discover(rows, labels, 8, stability=2)
+    assert (shaky.confidence <= found.confidence + 1e-6).all()
+    assert (shaky.labels == found.labels).all()
+
+
+def test_edits_are_kept_in_a_journal(found):
+    novel = [info.id for info in found.classes if not info.known]
+    merged = found.merge(novel[:2])
+    assert merged.n_classes == 7
+    assert (merged.labels == novel[0]).sum() == np.isin(found.labels, novel[:2]).sum()
+    parted = merged.split(novel[0])
+    assert parted.n_classes == 8
+    assert len(np.unique(parted.labels)) == 8
+    named = parted.rename({novel[0]: "zebra"})
+    assert named.names[novel[0]] == "zebra"
+    gone = named.discard(novel[3])
+    assert (gone.labels < 0).sum() == (found.labels == novel[3]).sum()
+    assert [entry["action"] for entry in gone.journal] == ["merge", "split", "rename", "discard"]
+    assert found.journal == ()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda f: f.merge([10, 11]), "at most one of them known"),
+        (lambda f: f.merge([14]), "two or more"),
+        (lambda f: f.discard(10), "a known class stays"),
+        (lambda f: f.split(14, 1), "between 2"),
+        (lambda f: f.rename({99: "x"}), "no such class"),
+    ],
+)
+def test_bad_edits_are_named(found, edit, message):
+    with pytest.raises(InputError, match=message):
+        edit(found)
+
+
+def test_save_and_load(found, tmp_path, pile):
+    edited = found.rename({14: "fourteen"})
+    edited.save(tmp_path / "found.offmap")
+    back = Discovery.load(tmp_path / "found.offmap")
+    np.testing.assert_array_equal(back.labels, edited.labels)
+    assert back.classes == edited.classes
+    assert back.journal == edited.journal
+    assert back.summary() == edited.summary()
+    with pytest.raises(MissingError, match="features are not in the file"):
+        back.split(14)
+    again = Discovery.load(tmp_path / "found.offmap", rows=found.rows)
+    assert again.split(14).n_classes == 9
+    (tmp_path / "bad.offmap").write_bytes(b"nothing")
+    with pytest.raises(StoreError):
+        Discovery.load(tmp_path / "bad.offmap")
+
+
+def test_the_count_survives_saving(pile, tmp_path):
+    rows, _, labels = pile
+    got = discover(rows, labels)
+    got.save(tmp_path / "a.offmap")
+    assert Discovery.load(tmp_path / "a.offmap").count == got.count
+
+
+def test_texts_name_classes_and_fill_the_page(pile, tmp_path):
+    rows, truth, labels = pile
+    words = ["card", "loan", "visa", "rate", "fraud", "refund", "branch", "salary"]
+    texts = [f"please help with my {words[t]}" for t in truth]
+    got = discover(rows, labels, 8, texts=texts)
+    for info in got.classes:
+        if not info.known:
+            assert words[truth[info.exemplars[0]]] in info.name
+    got.to_html(tmp_path / "page.html", items=texts)
+    page = (tmp_path / "page.html").read_text()
+    assert "please help with my salary" in page
+    assert "Novel classes" in page
+
+
+def test_images_fill_the_page(found, tmp_path):
+    images = np.zeros((320, 8, 8), np.uint8)
+    found.to_html(tmp_path / "page.html", items=images)
+    assert "data:image/png;base64," in (tmp_path / "page.html").read_text()
+    with pytest.raises(InputError, match="one per row"):
+        found.to_html(tmp_path / "x.html", items=images[:3])
+
+
+def test_keywords_of_stop_words_only():
+    assert suggest_names(["the", "and"], np.array([0, 1])) == {0: "class 0", 1: "class 1"}
+
+
+@pytest.mark.data
+def test_whitened_start_beats_plain_kmeans_on_real_texts(data_folder):
+    held = np.load(data_folder / "text" / "banking77_minilm.npz")
+    rows, truth = held["test_features"].astype(np.float32), held["test_labels"].astype(np.int64)
+    rng = np.random.default_rng(5)
+    known = rng.permutation(77)[:38]
+    labels = np.where(np.isin(truth, known) & (rng.random(len(truth)) < 0.5), truth, -1)
+    free = labels < 0
+    ours = discover(rows, labels, 77, space=Space("cosine", 0.5, 10))
+    plain = discover(rows, labels, 77, "kmeans")
+    score = [open_world_accuracy(truth[free], got.labels[free], known).all for got in (ours, plain)]
+    assert score[0] > score[1] + 0.02
