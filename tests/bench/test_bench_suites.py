@@ -1,0 +1,131 @@
+"""Suites are short files; the command writes what its contract says, for built-in suites and for one's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import offmap
+from offmap.bench.results import METRICS
+from offmap.bench.runner import expanded, run_suite
+from offmap.bench.suites import built_in, load_suite, parse_suite
+from offmap.errors import InputError
+
+CONTRACT = ["suite", "network", "ood", "method", "fpr95", "auroc", "aupr_in", "aupr_out", "seconds", "thesis"]
+
+
+def offmap_bench(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "offmap.cli", "bench", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_every_built_in_suite_can_be_read():
+    names = {"cifar10-densenet", "cifar100-densenet", "digits", "fashion-mnist", "imagenet-efflite0", "clinc150"}
+    assert names <= built_in().keys()
+    for name in built_in():
+        suite = load_suite(name)
+        assert suite.about
+        assert expanded(suite.methods), "every text form of a declared suite is a detector"
+
+
+def test_a_suite_of_ones_own_runs_from_its_file(blobs):
+    done = offmap_bench(
+        blobs / "blobs.toml", "--data", blobs, "--out", blobs / "out", "--cache", blobs / "c", "--seeds", 2
+    )
+    assert done.returncode == 0, done.stderr
+    assert "random_k(0.5)|energy" in done.stdout
+    rows = json.loads((blobs / "out" / "results.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["msp", "energy", "mahalanobis", "knn(auto)", "random_k(0.5)|energy"]
+    for row in rows:
+        assert list(row)[: len(CONTRACT)] == CONTRACT
+        assert all(0 <= row[metric] <= 100 for metric in METRICS)
+    assert rows[0]["thesis"] == {"fpr95": 12.5, "auroc": 90.25}
+    assert rows[1]["thesis"] is None
+    assert rows[-1]["seeds"] == 2
+    assert rows[-1]["std"]["fpr95"] >= 0
+    assert "<h1>blobs" in (blobs / "out" / "report.html").read_text()
+
+
+def test_the_numbers_are_those_of_compare(blobs):
+    found = run_suite(
+        load_suite(blobs / "blobs.toml"), methods=["energy", "mahalanobis"], data=blobs, cache=blobs / "c"
+    )
+    network = found.sets["own"]
+    assert len(network["id"]) == 90
+    read = {name: np.load(blobs / f"{name}.npz") for name in ("known", "test", "far")}
+    from safetensors.numpy import load_file
+
+    (weights,) = (blobs / "c").glob("weights-*.safetensors")
+    head = offmap.Head(load_file(weights)["weight"], load_file(weights)["bias"])
+    acts = {name: offmap.Activations(a["features"], head, labels=a.get("labels")) for name, a in read.items()}
+    table = offmap.compare(["energy", "mahalanobis"], acts["known"], acts["test"], {"far": acts["far"]})
+    expected = {row.method: row for row in table.rows if row.ood == "far"}
+    for row in found.rows:
+        for metric in METRICS:
+            assert getattr(row, metric) == pytest.approx(100 * getattr(expected[row.method], metric), abs=1e-6)
+
+
+def test_what_cannot_run_is_left_out_with_its_reason(blobs):
+    done = run_suite(
+        load_suite(blobs / "blobs.toml"), methods=["energy", "ensemble", "mc_dropout"], data=blobs, cache=blobs / "c"
+    )
+    assert [row.method for row in done.rows] == ["energy"]
+    assert set(done.skipped) == {"ensemble", "mc_dropout"}
+    assert "dropout" in done.skipped["mc_dropout"]
+
+
+def test_parameters_are_chosen_without_the_test_sets(blobs):
+    suite = load_suite(blobs / "blobs.toml")
+    first = run_suite(suite, methods=["knn(auto)"], data=blobs, cache=blobs / "c", seeds=1).rows[0].chosen
+    far = np.load(blobs / "far.npz")["features"]
+    np.savez(blobs / "far.npz", features=100 + far)
+    assert run_suite(suite, methods=["knn(auto)"], data=blobs, cache=blobs / "c", seeds=1).rows[0].chosen == first
+
+
+def test_all_stands_for_the_registry_but_not_twice():
+    found = expanded(["react(c=1.0)|energy", "all"])
+    assert len(found) == len(set(found))
+    assert sum("react" in spec for spec in found) == 1
+    assert {"energy", "knn(50)"} <= set(found)
+    assert expanded(["react( 90 ) | energy", "react(90)|energy"]) == ["react(90)|energy"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"colour": 1}, "'colour' is not known"),
+        ({"protocol": {"speed": 1}}, "'speed' is not known"),
+        ({"protocol": {"limit": 1}}, "at least 2 inputs"),
+        ({"network": {"own": {}}}, "needs a kind"),
+        ({"known": "known.npz"}, "a table is needed"),
+        ({"ood": {}}, r"\[ood\] is missing"),
+        ({"thesis": {"near": {"msp": [1, 2]}}}, "not among its unknown sets"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_by_name(blobs, change, words):
+    import tomllib
+
+    declared = tomllib.loads((blobs / "blobs.toml").read_text())
+    with pytest.raises(InputError, match=words):
+        parse_suite({**declared, **change}, "blobs")
+
+
+def test_the_command_says_what_is_wrong(blobs):
+    for words, expected in (
+        (("nothing",), "no such suite"),
+        ((), "--list"),
+        ((blobs / "blobs.toml", "--data", blobs / "nowhere"), "no such folder"),
+        ((blobs / "blobs.toml", "--data", blobs, "--methods", "mps"), "did you mean"),
+    ):
+        done = offmap_bench(*words, "--out", blobs / "out", "--cache", blobs / "c")
+        assert done.returncode == 1
+        assert expected in done.stderr
+
+
+def test_the_list_names_every_suite():
+    done = offmap_bench("--list", "--json")
+    assert {"digits", "thesis-detection"} <= json.loads(done.stdout)["suites"].keys()
