@@ -36,6 +36,7 @@ def chart(
     verticals: Sequence[float] = (),
     log: bool = False,
     dots: bool = False,
+    lines: bool = True,
     names: Sequence[str] = (),
 ) -> None:
     """A line chart; with `names` the x axis has words instead of numbers, with `log` the y axis is logarithmic."""
@@ -79,9 +80,9 @@ def chart(
         ink, dash = PALETTE[i % len(PALETTE)], DASHES[i % len(DASHES)]
         heights = np.log10(np.asarray(y_values, float)) if log else np.asarray(y_values, float)
         points = [place(float(x), float(y)) for x, y in zip(x_values, heights, strict=True)]
-        if dots or names:
+        if dots or names or not lines:
             parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{ink}"/>' for x, y in points]
-        if not names:
+        if lines and not names:
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
             parts.append(
                 f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="2" stroke-dasharray="{dash}"/>'
@@ -123,6 +124,15 @@ def main() -> None:
         "sparsity p", "share of the variance (median over classes)",
         {"if units were independent": (profile["sparsity"], profile["independent"]),
          "measured": (profile["sparsity"], profile["measured"])}, dots=True,
+    )  # fmt: skip
+    real = measured["real perturbation"]
+    chart(
+        "perturbation.svg", "Label half of one class: forecast and outcome, one dot per class (δ = 1)",
+        "predicted gain, in the set's largest", "realised gain",
+        {name: (np.array(found["delta 1"]["predicted"]) / np.abs(found["delta 1"]["predicted"]).max(),
+                np.array(found["delta 1"]["actual"]) / np.abs(found["delta 1"]["predicted"]).max())
+         for name, found in real.items()},
+        lines=False,
     )  # fmt: skip
     distances = np.linspace(0.05, 2.0, 120)
     chart(

@@ -15,8 +15,7 @@ from scipy.special import betainc, gammaln
 
 from offmap.activations import as_array
 from offmap.errors import InputError
-
-Array = npt.NDArray[np.float64]
+from offmap.theory.values import Array, unwrapped
 
 
 def log_ball_constant(dimension: float) -> float:
@@ -47,7 +46,7 @@ def cap_area(r: npt.ArrayLike, m: int) -> Array:
     # a chord r spans an angle with sin²(θ/2) = r²/4, so sin²θ = r²(1 − r²/4)
     squared_sine = np.clip(distance**2 * (1 - distance**2 / 4), 0.0, 1.0)
     half = 0.5 * whole * betainc((m - 1) / 2, 0.5, squared_sine)
-    return np.asarray(np.where(distance**2 <= 2, half, whole - half))
+    return unwrapped(np.where(distance**2 <= 2, half, whole - half))
 
 
 def knn_density(
@@ -82,7 +81,7 @@ def knn_density(
         else:
             volume = log_ball_constant(dimension) + dimension * np.log(distance)
     value = np.log(k / n) - volume
-    return np.asarray(value if log else np.exp(value))
+    return unwrapped(value if log else np.exp(value))
 
 
 def id_posterior(density: npt.ArrayLike, c0: float, beta: float, epsilon: float) -> Array:
@@ -100,7 +99,7 @@ def id_posterior(density: npt.ArrayLike, c0: float, beta: float, epsilon: float)
     outside = np.where(inside < beta * epsilon * c0 / ((1 - beta) * (1 - epsilon)), c0, 0.0)
     known = (1 - epsilon) * inside
     total = known + epsilon * outside
-    return np.where(total > 0, known / np.where(total > 0, total, 1.0), 0.0)
+    return unwrapped(np.where(total > 0, known / np.where(total > 0, total, 1.0), 0.0))
 
 
 def bayes_threshold(k: int, n: int, dimension: float, c0: float, beta: float, epsilon: float) -> float:

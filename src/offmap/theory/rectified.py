@@ -13,8 +13,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from offmap.errors import InputError
-
-Array = npt.NDArray[np.float64]
+from offmap.theory.values import Array, unwrapped
 
 ROOT_2PI = float(np.sqrt(2 * np.pi))
 
@@ -29,7 +28,7 @@ def esn_pdf(x: npt.ArrayLike, mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: 
     """
     point, centre, scale, skew = _arguments(x, mu, sigma, epsilon)
     side = np.where(point < centre, 1 + skew, 1 - skew)
-    return _phi(_ratio(point - centre, side * scale)) / scale
+    return unwrapped(_phi(_ratio(point - centre, side * scale)) / scale)
 
 
 def esn_excess(
@@ -50,7 +49,7 @@ def esn_excess(
     below = _tail(np.abs(gap), (1 + skew) * scale) * (1 + skew)
     # below the mode: E[(x − a)+] = E[x] − a + E[(a − x)+]
     mean = centre - 4 * skew * scale / ROOT_2PI
-    return np.where(gap >= 0, above, mean - level + below)
+    return unwrapped(np.where(gap >= 0, above, mean - level + below))
 
 
 def esn_mean(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0) -> Array:
@@ -84,11 +83,8 @@ def esn_reduction(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLik
     0.4813
     """
     level = np.asarray(c, dtype=np.float64)
-    return np.where(
-        level >= 0,
-        esn_excess(np.maximum(level, 0.0), mu, sigma, epsilon),
-        esn_mean(mu, sigma, epsilon) - level,
-    )
+    clipped = esn_excess(np.maximum(level, 0.0), mu, sigma, epsilon)
+    return unwrapped(np.where(level >= 0, clipped, esn_mean(mu, sigma, epsilon) - level))
 
 
 def reduction_surface(
@@ -155,7 +151,7 @@ def fit_esn(values: npt.ArrayLike) -> EsnFit:
     found = np.array([_fit_unit(units[:, u]) for u in range(units.shape[1])]).T
     if array.ndim == 1:
         found = found[:, 0]
-    return EsnFit(*(np.asarray(row) for row in found))
+    return EsnFit(*(unwrapped(row) for row in found))
 
 
 def _fit_unit(z: Array) -> tuple[float, float, float]:
