@@ -167,7 +167,7 @@ def blur(images: Tensor, sigma: Tensor) -> Tensor:
 def _through(rows: Tensor, images: Tensor, columns: Tensor) -> Tensor:
     """``rows · image · columnsᵀ`` for every channel, all rows of a picture as one product."""
     across = images.flatten(1, 2) @ columns.transpose(1, 2)
-    return rows[:, None] @ across.unflatten(1, images.shape[1:3])
+    return rows[:, None] @ across.reshape(*images.shape[:3], columns.shape[1])
 
 
 def _gaussian(sigma: Tensor, length: int) -> Tensor:

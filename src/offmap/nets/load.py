@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offmap.errors import InputError
+from offmap.nets.weights import load_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,7 +53,7 @@ def load_model(reference: str, weights: str | os.PathLike[str] | None = None) ->
         ``"package.module:name"``, where the name is a module, or a class or function that makes one without
         arguments. The current folder is searched too.
     weights
-        A ``.safetensors`` file, or one that ``torch.save`` wrote of a state dict.
+        A ``.safetensors`` file, or one that ``torch.save`` wrote of a state dict; see `offmap.nets.weights`.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def load_model(reference: str, weights: str | os.PathLike[str] | None = None) ->
     if not isinstance(made, nn.Module):
         raise InputError(f"{reference}: gives a {type(made).__name__}; a torch.nn.Module is needed")
     if weights is not None:
-        _load_weights(made, Path(weights))
+        load_weights(made, weights)
     return made.eval()
 
 
@@ -104,37 +104,3 @@ def imported(reference: str) -> Any:
             raise InputError(f"{reference}: {getattr(found, '__name__', found)} has no {part!r}")
         found = getattr(found, part)
     return found
-
-
-def _load_weights(model: nn.Module, file: Path) -> None:
-    state = _read_weights(file)
-    for key in ("state_dict", "model"):  # training scripts often keep more in the file than the weights
-        if isinstance(state.get(key), dict):
-            state = state[key]
-    if state and all(name.startswith("module.") for name in state):  # saved from DataParallel
-        state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
-    try:
-        model.load_state_dict(state)
-    except (RuntimeError, TypeError) as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:3]]
-        raise InputError(f"{file}: not the weights of this {type(model).__name__}: {' '.join(lines)}") from error
-
-
-def _read_weights(file: Path) -> dict[str, Any]:
-    import torch
-    from safetensors.torch import load_file
-
-    if not file.is_file():
-        raise InputError(f"{file}: there is no such file of weights")
-    try:
-        state = (
-            load_file(file)
-            if file.suffix == ".safetensors"
-            else torch.load(file, map_location="cpu", weights_only=True)
-        )
-    except Exception as error:  # a damaged file can make the unpickler raise almost anything
-        first = str(error).partition("\n")[0]
-        raise InputError(f"{file}: not readable as weights alone, nothing else is ever loaded ({first})") from error
-    if not isinstance(state, dict):
-        raise InputError(f"{file}: holds a {type(state).__name__}; a state dict is needed")
-    return state
