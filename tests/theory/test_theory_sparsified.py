@@ -52,6 +52,18 @@ def test_top_contributions_keep_the_exact_number_of_the_whole_matrix():
     assert top_contributions(matrix, 0.0).all()
 
 
+def test_the_diagnosis_masks_as_the_detector_does():
+    """Kept in NumPy so that the theory does not load torch; the two must stay one rule."""
+    torch = pytest.importorskip("torch")
+    from offmap.detection.shaping.dice import largest, n_kept
+
+    rng = np.random.default_rng(0)
+    for p in (0.0, 0.33, 0.7, 0.9):
+        values = rng.integers(0, 5, size=(4, 9)).astype(float)  # with ties
+        expected = largest(torch.from_numpy(values), n_kept(p, values.size)).numpy()
+        np.testing.assert_array_equal(top_contributions(values, p), expected)
+
+
 def test_profile_against_loops():
     rng = np.random.default_rng(1)
     known, unknown = rng.random((40, 6)) + 0.5, rng.random((50, 6)) ** 2
