@@ -36,7 +36,8 @@ class ClassCount:
     n_classes
         The estimate.
     interval
-        Where 90 % of the resampled estimates fall, widened to hold every criterion that was combined.
+        Where 90 % of the estimates fall when known classes are drawn again, widened to hold what each combined
+        criterion says in each space.
     criteria
         What each criterion says.
     combined
@@ -51,6 +52,12 @@ class ClassCount:
     def __str__(self) -> str:
         said = ", ".join(f"{name} {value:.0f}" for name, value in self.criteria.items())
         return f"{self.n_classes} classes ({self.interval[0]} to {self.interval[1]}); {said}"
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ClassCount:
+        """An estimate from its plain values."""
+        low, high = values["interval"]
+        return cls(values["n_classes"], (low, high), values["criteria"], tuple(values["combined"]))
 
 
 def count_classes(

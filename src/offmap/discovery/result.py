@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -169,19 +169,11 @@ class Discovery:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write labels, classes and journal to one file; features are not in it."""
-        count = self.count
         config = {
             "classes": [info.to_json() for info in self.classes],
             "settings": self.settings,
             "journal": list(self.journal),
-            "count": None
-            if count is None
-            else {
-                "n_classes": count.n_classes,
-                "interval": list(count.interval),
-                "criteria": count.criteria,
-                "combined": list(count.combined),
-            },
+            "count": None if self.count is None else asdict(self.count),
         }
         tensors: dict[str, npt.NDArray[Any]] = {
             "labels": self.labels,
@@ -194,19 +186,21 @@ class Discovery:
     @classmethod
     def load(cls, path: str | os.PathLike[str], rows: Floats | None = None) -> Discovery:
         """Read a saved result; with `rows` (its `.rows` when it was made) classes can be merged and split again."""
-        kept = store.load(path, KIND)
-        config, count = kept.config, kept.config["count"]
-        if rows is not None and len(rows) != len(kept.tensors["labels"]):
-            raise InputError(f"load(rows of {len(rows)}): the result has {len(kept.tensors['labels'])} rows")
+        found = cls.restore(store.load(path, KIND))
+        if rows is not None and len(rows) != len(found):
+            raise InputError(f"load(rows of {len(rows)}): the result has {len(found)} rows")
+        return replace(found, rows=rows)
+
+    @classmethod
+    def restore(cls, stored: store.Stored) -> Discovery:
+        """Make a result from what a file held."""
+        config, count = stored.config, stored.config["count"]
         return cls(
             classes=tuple(ClassInfo.from_json(values) for values in config["classes"]),
             settings=config["settings"],
             journal=tuple(config["journal"]),
-            count=None
-            if count is None
-            else ClassCount(count["n_classes"], tuple(count["interval"]), count["criteria"], tuple(count["combined"])),
-            rows=rows,
-            **kept.tensors,
+            count=None if count is None else ClassCount.from_json(count),
+            **stored.tensors,
         )
 
     @property
