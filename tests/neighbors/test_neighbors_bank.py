@@ -92,15 +92,16 @@ def test_a_wrong_guess_is_noticed(threads):
     rows = rng.normal(size=(30000, 8)).astype(np.float32)
     count = -(-30000 // tiled.TILE_ROWS)
     rows[::count] += 4
+    k = len(rows[::count]) + 500
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     queries = np.full((40, 8), 8**-0.5, np.float32) + 0.01 * rng.normal(size=(40, 8)).astype(np.float32)
-    expected = np.sort(queries.astype(np.float64) @ rows.T.astype(np.float64), axis=1)[:, -1500]
+    expected = np.sort(queries.astype(np.float64) @ rows.T.astype(np.float64), axis=1)[:, -k]
     values, numbers = np.empty((40, 1), np.float32), np.empty((40, 1), np.int64)
-    wrong = tiled.nearest([rows], queries, 1500, None, threads, values, numbers)
+    wrong = tiled.nearest([rows], queries, k, None, threads, values, numbers)
     assert len(wrong) > 0
     right = np.setdiff1d(np.arange(40), wrong)
     np.testing.assert_allclose(values[right, 0], expected[right], rtol=1e-5)
-    np.testing.assert_allclose(exact.nearest([rows], queries, 1500)[0][:, -1], expected, rtol=1e-5)
+    np.testing.assert_allclose(exact.nearest([rows], queries, k)[0][:, -1], expected, rtol=1e-5)
 
 
 def test_guesses_are_right_on_rows_in_no_order(large):

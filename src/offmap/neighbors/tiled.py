@@ -22,7 +22,7 @@ from offmap.neighbors.cores import in_threads
 from offmap.neighbors.vectors import Array, Floats, is_mapped, take
 
 TILE_QUERIES = 2048
-TILE_ROWS = 1024
+TILE_ROWS = 2048
 CHOICE_QUERIES = 128
 BUFFER_BYTES = 256 * 2**20
 DEVIATIONS = 4.0  # between a guess and what is expected: about one guess in 30,000 is wrong
