@@ -1,8 +1,8 @@
-"""What banks of a million to a billion rows cost, from the rates that neighbors.py measured.
+"""Bring the tables of docs/scale.md up to date with what neighbors.py measured.
 
-    python benchmarks/scale_costs.py               # prints the table of docs/scale.md
+    python benchmarks/scale_costs.py
 
-Prices are assumptions, not measurements: set your own.
+The costs of large banks are computed from the measured rates. Prices are assumptions, not measurements: set your own.
 """
 
 from __future__ import annotations
@@ -10,12 +10,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "neighbors.json"
+PAGE = ROOT / "docs" / "scale.md"
 WIDTH = 512
 QUERIES = 1_000_000
+
+
+def table(head: str, lines: list[str]) -> str:
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *lines])
+
+
+def rounded(number: float) -> str:
+    """Two digits that mean something, without exponents."""
+    return f"{float(f'{number:.2g}'):,.10g}"
 
 
 def rates(measured: dict[str, Any]) -> tuple[float, float]:
@@ -23,26 +35,31 @@ def rates(measured: dict[str, Any]) -> tuple[float, float]:
     exact = next(
         row
         for row in measured["many_queries"]
-        if row["engine"] == "offmap k-th distance" and row["k"] == 50 and row["bank"].endswith(str(WIDTH))
+        if row["engine"] == "offmap k-th distance" and row["k"] == 50 and row["bank"].endswith(f" {WIDTH}")
     )
-    single = next(row for row in measured["small_batches"] if row["queries"] == 1 and row["bank"].endswith(str(WIDTH)))
+    single = next(row for row in measured["small_batches"] if row["queries"] == 1 and row["bank"].endswith(f" {WIDTH}"))
     cores = measured["setting"]["cores"]
     return exact["gflops_of_limit"] * exact["share_of_limit"] / cores, single["gigabytes_per_second"]
 
 
-def costs(rows: int, gflops: float, reading: float, options: argparse.Namespace) -> dict[str, Any]:
-    gigabytes = 4e-9 * rows * WIDTH
-    core_hours = 2e-9 * rows * WIDTH * QUERIES / gflops / 3600
-    machines = math.ceil(gigabytes / options.memory)
-    return {
-        "rows": rows,
-        "gigabytes": gigabytes,
-        "machines": machines,
-        "core_hours": core_hours,
-        "money": core_hours * options.core_hour,
-        "one_query_seconds": gigabytes / reading / machines,
-        "keeping_per_month": gigabytes * options.gigabyte_month,
-    }
+def costs(measured: dict[str, Any], core_hour: float, gigabyte_month: float, memory: float) -> str:
+    gflops, reading = rates(measured)
+    lines = []
+    for rows in (10_000, 1_000_000, 100_000_000, 1_000_000_000):
+        gigabytes = 4e-9 * rows * WIDTH
+        hours = 2e-9 * rows * WIDTH * QUERIES / gflops / 3600
+        machines = math.ceil(gigabytes / memory)
+        cells = [
+            gigabytes,
+            machines,
+            hours,
+            hours * core_hour,
+            gigabytes / reading / machines,
+            gigabytes * gigabyte_month,
+        ]
+        lines.append(f"| {rows:,} | " + " | ".join(map(rounded, cells)) + " |")
+    head = "| bank rows | memory, GB | machines | core-hours | their price | one query, s | memory's price, a month |"
+    return f"{table(head, lines)}\n\nThe rates: {gflops:.0f} GFLOP/s per core, {reading:.0f} GB/s per machine."
 
 
 def main() -> None:
@@ -51,16 +68,42 @@ def main() -> None:
     parser.add_argument("--gigabyte-month", type=float, default=3.0, help="price of a gigabyte of memory for a month")
     parser.add_argument("--memory", type=float, default=64.0, help="gigabytes for the bank per machine")
     options = parser.parse_args()
-    gflops, reading = rates(json.loads((RESULTS / "neighbors.json").read_text()))
-    print(f"{gflops:.0f} GFLOP/s per core, {reading:.0f} GB/s per machine\n")
-    print("| bank rows | memory | machines | core-hours | price | one query | memory, a month |")
-    print("|---|---|---|---|---|---|---|")
-    for rows in (10_000, 1_000_000, 100_000_000, 1_000_000_000):
-        cost = costs(rows, gflops, reading, options)
-        print(
-            f"| {rows:,} | {cost['gigabytes']:,.3g} GB | {cost['machines']} | {cost['core_hours']:,.3g} "
-            f"| {cost['money']:,.2g} | {cost['one_query_seconds']:,.2g} s | {cost['keeping_per_month']:,.2g} |"
-        )
+    measured = json.loads(RESULTS.read_text())
+    tables = {
+        "many": table(
+            "| bank | k | engine | share of the limit | times the speed of faiss Flat |",
+            [
+                "| {bank} | {k} | {engine} | {share_of_limit:.2f} | {times_faiss:.2f} |".format(**row)
+                for row in measured["many_queries"]
+            ],
+        ),
+        "few": table(
+            "| bank | queries at once | times the speed of faiss Flat |",
+            ["| {bank} | {queries} | {times_faiss:.1f} |".format(**row) for row in measured["small_batches"]],
+        ),
+        "verdict": (
+            f"One verdict of `knn(10)` with a bank of {measured['verdict']['bank']}, 1 % of ImageNet's training set, "
+            f"costs {100 * measured['verdict']['share_of_forward']:.1f} % of a ResNet-50 forward pass."
+        ),
+        "costs": costs(measured, options.core_hour, options.gigabyte_month, options.memory),
+        "approximate": table(
+            "| engine | k | recall | times the speed of exact | building |",
+            [
+                "| {engine} | {k} | {recall:.3f} | {times_exact:.2f} | {build_in_exact_searches_of_1000:.0f} |".format(
+                    **row
+                )
+                for row in measured["approximate"]
+            ],
+        ),
+    }
+    page = PAGE.read_text()
+    for name, content in tables.items():
+        section = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        page, found = section.subn(lambda match, text=content: match[1] + text + match[2], page)
+        if found != 1:
+            raise SystemExit(f"{PAGE.name}: the section {name} stands there {found} times")
+        print(f"{content}\n")
+    PAGE.write_text(page)
 
 
 if __name__ == "__main__":
