@@ -32,6 +32,8 @@ FITTED, TESTED = 1_000, 250
 MAPPED_ROWS = 2**20
 BATCHES = (None, 128)
 AUROC_TOLERANCE = 1e-3  # MSP in float32 ties confident inputs, which moves its AUROC
+FLOAT32_TOLERANCE = 2e-2  # for methods of which pytorch-ood loses digits in float32: see agree.py
+FLOAT32 = ("gen", "mahalanobis", "rmds", "vim")
 MEGABYTE = 10**6
 
 
@@ -163,8 +165,9 @@ def comparing() -> dict[str, Any]:
             name: max(abs(row["auroc"] - other[name][where]["auroc"]) for where, row in mine[name].items())
             for name in METHODS
         }
-        if max(differences.values()) > AUROC_TOLERANCE:
-            raise SystemExit(f"comparing: the tables differ, so times mean nothing: {differences}")
+        for name, difference in differences.items():
+            if difference > (FLOAT32_TOLERANCE if name in FLOAT32 else AUROC_TOLERANCE):
+                raise SystemExit(f"comparing: the tables differ, so times mean nothing: {differences}")
         own, benchmark, by_hand = side_by_side(
             [(ours, "compare", arguments), (theirs, "compare", arguments), (theirs, "compare_by_hand", arguments)],
             repeats=3,
