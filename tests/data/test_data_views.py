@@ -238,22 +238,24 @@ def test_vector_views_drop_and_shake_as_much_as_they_say():
 
 def test_neighbour_views_come_from_the_list_as_often_as_asked():
     features = torch.randn((200, 8), generator=step_generator(1, 0))
-    views = VectorViews.among(features, k=4, neighbour=0.4, dropout=0.0, noise=0.0)
+    views = VectorViews.among(features, k=4, neighbour=(0.2, 0.6), dropout=0.0, noise=0.0)
     rows = torch.randperm(200, generator=step_generator(1, 1))[:150]
     first, second = views(features[rows], step_generator(1, 2), rows)
     lists = neighbour_lists(features.numpy(), 4)
-    moved = 0
-    for view in (first, second):
+    moved = [0, 0]
+    for side, view in enumerate((first, second)):
         for got, row in zip(view, rows.tolist(), strict=True):
             source = [i for i in [row, *lists[row]] if torch.equal(features[i], got)]
             assert len(source) == 1
-            moved += source != [row]
-    assert 90 < moved < 150
+            moved[side] += source != [row]
+    assert 15 < moved[0] < 45 < 70 < moved[1] < 110
     with pytest.raises(InputError, match="rows"):
         views(features[rows], step_generator(0, 0))
     with pytest.raises(InputError, match="among"):
-        VectorViews(8, neighbour=0.5)
+        VectorViews(8, neighbour=(0.0, 0.5))
     with pytest.raises(InputError, match="samples × 8"):
         views(features[:, :5], step_generator(0, 0), rows)
+    with pytest.raises(InputError, match="two chances"):
+        VectorViews(8, neighbour=(0.5,))
     with pytest.raises(InputError, match="below 1"):
         VectorViews(8, dropout=1.0)

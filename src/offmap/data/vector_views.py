@@ -57,17 +57,17 @@ class VectorViews:
     features, neighbours
         The whole data set and the neighbours of each of its rows, as `neighbour_lists` gives them.
     neighbour
-        The chance that a view starts from a random neighbour instead of the sample itself.
+        The chances that the first and the second view start from a random neighbour instead of the sample itself.
 
     Examples
     --------
     >>> from offmap.data.views import step_generator
     >>> features = torch.eye(6)
-    >>> views = VectorViews.among(features, k=2, neighbour=1.0, dropout=0.0, noise=0.0)
+    >>> views = VectorViews.among(features, k=2, dropout=0.0, noise=0.0)
     >>> rows = torch.tensor([0, 3])
     >>> first, second = views(features[rows], step_generator(0, 0), rows)
-    >>> (first.sum(dim=1), (first * features[rows]).sum().item())
-    (tensor([1., 1.]), 0.0)
+    >>> bool((first == features[rows]).all()), second.sum(dim=1), (second * features[rows]).sum().item()
+    (True, tensor([1., 1.]), 0.0)
     """
 
     width: int
@@ -75,23 +75,26 @@ class VectorViews:
     noise: float = 0.1
     features: Tensor | None = None
     neighbours: Tensor | None = None
-    neighbour: float = 0.0
+    neighbour: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
-        if self.width < 1 or not 0 <= self.dropout < 1 or self.noise < 0 or not 0 <= self.neighbour <= 1:
+        chances = len(self.neighbour) == 2 and all(0 <= chance <= 1 for chance in self.neighbour)
+        if self.width < 1 or not 0 <= self.dropout < 1 or self.noise < 0 or not chances:
             raise InputError(
                 f"VectorViews(width={self.width}, dropout={self.dropout}, noise={self.noise}, "
                 f"neighbour={self.neighbour}): the width is at least 1, dropout from 0 to below 1, noise at least 0, "
-                "neighbour from 0 to 1"
+                "neighbour two chances from 0 to 1"
             )
-        if self.neighbour and (self.features is None or self.neighbours is None):
+        if any(self.neighbour) and (self.features is None or self.neighbours is None):
             raise InputError(
                 f"VectorViews(neighbour={self.neighbour}): give features and neighbours, or use VectorViews.among"
             )
 
     @classmethod
-    def among(cls, features: Any, k: int = 10, neighbour: float = 0.5, **settings: Any) -> VectorViews:
-        """Views that know the data set and may start from one of the k nearest neighbours.
+    def among(
+        cls, features: Any, k: int = 10, neighbour: tuple[float, float] = (0.0, 1.0), **settings: Any
+    ) -> VectorViews:
+        """Views that know the data set: by default the second is always one of the k nearest neighbours.
 
         Parameters
         ----------
@@ -123,14 +126,17 @@ class VectorViews:
                 f"samples × {self.width}, and numbers for each"
             )
         drawn = numbers.to(batch.device)
-        return self._view(batch, drawn[:, 0], rows), self._view(batch, drawn[:, 1], rows)
+        first, second = (
+            self._view(self._moved(batch.float(), drawn[:, side], rows, chance), drawn[:, side])
+            for side, chance in enumerate(self.neighbour)
+        )
+        return first, second
 
     def plain(self, batch: Tensor) -> Tensor:
         """The rows as they are: for evaluation."""
         return batch.float()
 
-    def _view(self, batch: Tensor, numbers: Tensor, rows: Tensor | None) -> Tensor:
-        x = self._moved(batch.float(), numbers, rows)
+    def _view(self, x: Tensor, numbers: Tensor) -> Tensor:
         left = numbers[:, 2:]
         if self.noise:
             # the inverse of the normal distribution; kept away from 0, where it is infinite
@@ -142,9 +148,9 @@ class VectorViews:
             x = x * (left >= self.dropout) / (1 - self.dropout)
         return x
 
-    def _moved(self, x: Tensor, numbers: Tensor, rows: Tensor | None) -> Tensor:
+    def _moved(self, x: Tensor, numbers: Tensor, rows: Tensor | None, chance: float) -> Tensor:
         """Some samples replaced by one of their neighbours."""
-        if not self.neighbour or self.features is None or self.neighbours is None:
+        if not chance or self.features is None or self.neighbours is None:
             return x
         if rows is None or len(rows) != len(x):
             raise InputError("neighbour views: say with `rows` which samples of the data set these are, one each")
@@ -152,4 +158,4 @@ class VectorViews:
         which = (numbers[:, 1] * lists.shape[1]).long().clamp(max=lists.shape[1] - 1).to(rows.device)
         chosen = lists.gather(1, which[:, None])[:, 0]
         others = self.features[chosen.to(self.features.device)].to(x)
-        return torch.where((numbers[:, 0] < self.neighbour)[:, None], others, x)
+        return torch.where((numbers[:, 0] < chance)[:, None], others, x)
