@@ -84,8 +84,9 @@ def nearest(
             for start in range(0, len(queries), size):
                 block = slice(start, start + size)
                 wrong = tiled.nearest(parts, queries[block], k, penalties, threads, values[block], rows[block])
-                if len(wrong):
-                    dense(wrong + start, threads)
+                few = max(1, VALUES // k)
+                for some in range(0, len(wrong), few):
+                    dense(wrong[some : some + few] + start, threads)
     return values, rows
 
 
