@@ -120,3 +120,19 @@ def test_a_folder_that_cannot_be_written_leaves_nothing(tmp_path, bank, monkeypa
     with pytest.raises(StoreError, match="No space left"):
         bank.save(tmp_path / "bank")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("order", ["as drawn", "sorted"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_large_mapped_bank_answers_like_one_in_memory(tmp_path, order, normalize):
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(20000, 12)) + 0.5
+    if order == "sorted":
+        vectors = vectors[np.argsort(vectors[:, 0])]
+    queries = rng.normal(size=(60, 12))
+    Bank(normalize).add(vectors[:15000]).save(tmp_path / "bank")
+    mapped = Bank.open(tmp_path / "bank").add(vectors[15000:])
+    whole = Bank(normalize).add(vectors)
+    for k in (1, 50, 1000):
+        np.testing.assert_allclose(mapped.kth_distance(queries, k), whole.kth_distance(queries, k), rtol=1e-6)
+        np.testing.assert_allclose(mapped.search(queries, k)[0], whole.search(queries, k)[0], rtol=1e-4, atol=1e-6)
