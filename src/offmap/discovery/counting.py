@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from offmap.discovery.assign import Doubles, Floats, Labels, Rows, margins
 from offmap.discovery.space import Space
-from offmap.discovery.tree import Tree, ward_tree
+from offmap.discovery.tree import TREE_GROUPS, Tree, ward_tree
 from offmap.errors import InputError
 
 GRID = 60
@@ -259,7 +259,7 @@ def _trust(n_known: int) -> list[float]:
 
 def _top(n: int, n_known: int, largest: int | None) -> int:
     if largest is None:
-        return int(max(min(max(6 * n_known, 60), n // 3), n_known, 1))
+        return int(min(max(min(max(6 * n_known, 60), n // 3), n_known, 1), max(TREE_GROUPS, n_known)))
     if not max(n_known, 1) <= largest <= n:
         raise InputError(f"largest={largest}: between the {n_known} known classes and the {n} rows is needed")
     return largest

@@ -83,7 +83,9 @@ def describe(
     confidence[(given >= 0) & (labels == given)] = 1
     overall = max(float(own[inside].mean()), 1e-12) if len(inside) else 1.0
     is_known = np.isin(ids, known_ids)
-    gaps = ((centres[:, None] - centres[None, is_known]) ** 2).sum(axis=2) if is_known.any() else None
+    some = centres[is_known]
+    # the square of the row's own centre is the same for all and left out
+    gaps = (some**2).sum(axis=1) - 2 * (centres @ some.T) if len(some) else None
     infos = []
     for i, one in enumerate(ids):
         members = np.flatnonzero(position == i)

@@ -20,7 +20,7 @@ from offmap.errors import InputError, MissingError
 KIND = "discovery"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Discovery:
     """The classes found in a pile, and which row belongs to which.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from offmap.discovery.assign import Floats, Labels, Metric, Rows, unit
 from offmap.discovery.kmeans import best_of, class_means, lloyd, plus_plus
-from offmap.discovery.tree import ward_tree
+from offmap.discovery.tree import TREE_GROUPS, ward_tree
 from offmap.neighbors import Bank
 
 SMOOTHING_STEPS = 2
@@ -126,11 +126,11 @@ def group(
     """Constrained Ward tree, then semi-supervised k-means: groups and centres, known class i in group i.
 
     With few groups one wrong merge in the tree costs much and further starts cost little: up to 20 groups, four
-    starts by k-means++ are tried too, and the lowest sum of squares wins.
+    starts by k-means++ are tried too, and the lowest sum of squares wins. Thousands of groups have no tree.
     """
     rng = np.random.default_rng(seed)
-    starts = [ward_tree(rows, k, rng, labels, n_known).means(k, rows.metric)]
-    if k <= FEW_GROUPS:
+    starts = [ward_tree(rows, k, rng, labels, n_known).means(k, rows.metric)] if k <= TREE_GROUPS else []
+    if k <= FEW_GROUPS or not starts:
         held = labels if labels is not None and n_known else None
         given = None if held is None else class_means(rows, held, n_known)
         free = None if held is None else np.flatnonzero(held < 0)

@@ -12,8 +12,10 @@ import numpy as np
 
 from offmap.discovery.assign import Doubles, Floats, Labels, Rows, unit
 from offmap.discovery.kmeans import class_means, lloyd
+from offmap.errors import InputError
 
 TREE_ROWS = 20_000
+TREE_GROUPS = 4000  # the tree holds the square of three times this in memory, at most
 SMALL_GROUPS = 1500
 SMALL_ITERATIONS = 4
 
@@ -72,7 +74,7 @@ def ward_tree(rows: Rows, k: int, rng: np.random.Generator, forced: Labels | Non
     Parameters
     ----------
     rows
-        All rows; at most 20,000 of the free ones are looked at.
+        All rows; of many free ones a sample is looked at, 20,000 or eight per group.
     k
         The largest number of groups that will be asked for.
     rng
@@ -87,9 +89,12 @@ def ward_tree(rows: Rows, k: int, rng: np.random.Generator, forced: Labels | Non
     >>> np.sort(tree.means(3).ravel()).round(1)
     array([0.1, 5.1, 9. ], dtype=float32)
     """
+    if k > TREE_GROUPS:
+        raise InputError(f"k={k}: a tree is built for at most {TREE_GROUPS} groups; start by 'k-means++' instead")
     free = np.arange(len(rows)) if forced is None else np.flatnonzero(forced < 0)
-    if len(free) > TREE_ROWS:
-        free = np.sort(rng.choice(free, max(TREE_ROWS, 8 * k), replace=False)) if len(free) > 8 * k else free
+    wanted = max(TREE_ROWS, 8 * k)
+    if len(free) > wanted:
+        free = np.sort(rng.choice(free, wanted, replace=False))
     leaves = min(len(free), max(min(SMALL_GROUPS, len(free) // 4), 3 * k, 64))
     centres, sizes = np.zeros((0, rows.width), np.float32), np.zeros(0)
     if leaves:
@@ -103,8 +108,7 @@ def ward_tree(rows: Rows, k: int, rng: np.random.Generator, forced: Labels | Non
             centres, sizes = small.centres[counts > 0], counts[counts > 0].astype(np.float64)
         sizes = sizes * ((len(rows) if forced is None else int((forced < 0).sum())) / len(free))
     if n_known and forced is not None:
-        known = Rows(rows.source, "cosine" if rows.metric == "cosine" else "euclidean")
-        centres = np.concatenate([class_means(known, forced, n_known), centres])
+        centres = np.concatenate([class_means(rows, forced, n_known), centres])
         sizes = np.concatenate([np.bincount(forced[forced >= 0], minlength=n_known), sizes])
     joins, heights = ward(centres, sizes, n_known)
     return Tree(centres, sizes, n_known, joins, heights)
