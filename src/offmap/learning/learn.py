@@ -37,6 +37,9 @@ Codes = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 SPECTRAL = "sorl-spectral"
 BLOCK = 2048
+BALANCED_ITERATIONS = 30
+ENOUGH_CLASSES = 4
+LIKE_SIZES = 0.4
 
 
 def learn(
@@ -203,7 +206,8 @@ def _model(
     novel = len(used) - len(known)
     ids = np.concatenate([known.ids, known.next_id + np.arange(novel)])
     names = (*known.names, *(f"novel {number + 1}" for number in range(novel)))
-    return OpenWorldModel(net, ids, names, len(known), history, {**run, "unused": run["n_classes"] - len(used)})
+    config = json.loads(json.dumps({**run, "unused": run["n_classes"] - len(used)}))  # as it comes back from a file
+    return OpenWorldModel(net, ids, names, len(known), history, config)
 
 
 def _classes(
@@ -225,12 +229,27 @@ def _classes(
 
 
 def _grouped(features: Tensor, k: int, codes: Codes, n_known: int, seed: int) -> tuple[Codes, Floats]:
-    """Semi-supervised k-means from a constrained Ward tree, on features of length 1; always `k` centres."""
+    """Semi-supervised k-means from a constrained Ward tree, on features of length 1; always `k` centres.
+
+    When known classes are of like sizes, novel ones are expected to be too: a few iterations with balanced groups
+    then part what was merged and join what was split, before sizes are left free again.
+    """
     rows = Rows(unit(features).numpy(), "cosine")
-    labels, centres = group(rows, k, seed, codes if n_known else None, n_known)
+    forced = codes if n_known else None
+    labels, centres = group(rows, k, seed, forced, n_known)
+    if len(centres) == k and _alike(codes):
+        balanced = lloyd(rows, centres, forced=forced, balance=np.full(k, 1 / k), max_iter=BALANCED_ITERATIONS)
+        fit = lloyd(rows, balanced.centres, forced=forced)
+        labels, centres = fit.labels, fit.centres
     if len(centres) < k:  # fewer distinct rows than classes: the rest are never chosen
         centres = np.concatenate([centres, np.zeros((k - len(centres), centres.shape[1]), np.float32)])
     return labels, centres
+
+
+def _alike(codes: Codes) -> bool:
+    """Whether labelled classes differ little in size: the deviation is below .4 of the mean."""
+    sizes = np.bincount(codes[codes >= 0])
+    return len(sizes) >= ENOUGH_CLASSES and float(sizes.std() / sizes.mean()) < LIKE_SIZES
 
 
 def _used(found: Codes, k: int, n_known: int) -> Codes:

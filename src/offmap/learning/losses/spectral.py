@@ -87,8 +87,8 @@ def spectral_terms(
     free = torch.ones_like(known) if setting == "sorl" else ~known
     b = free.to(similar.dtype) / free.sum().clamp(min=1)
     count = torch.bincount(labels[known], minlength=1).to(similar.dtype)
-    if shares is None:
-        size = count
+    if shares is None or not len(shares):
+        shares, size = None, count
     else:
         if n and int(labels.max()) >= len(shares):
             raise InputError(f"shares of {len(shares)} classes, but a label {int(labels.max())}")

@@ -16,6 +16,8 @@ SCALE = 10.0  # cosines are multiplied by it before the softmax, as in ORCA and 
 class _CosineHead(Objective):
     """One vector per class, started from the first grouping; the cosine with it is the score."""
 
+    reads_projection = True
+
     def __init__(self, task: Task, settings: dict[str, object]) -> None:
         super().__init__(task, settings)
         self.weight = nn.Parameter(torch.zeros(task.n_classes, task.width))
