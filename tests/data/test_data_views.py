@@ -145,7 +145,7 @@ def test_boxes_at_the_end_of_the_numbers_stay_inside():
 
 
 def test_views_repeat_by_generator_and_by_row():
-    images = pictures(300)
+    images = pictures(600)  # more than are worked on at a time
     views = ImageViews()
     first, second = views(images, step_generator(0, 5))
     again, _ = views(images, step_generator(0, 5))
@@ -153,7 +153,7 @@ def test_views_repeat_by_generator_and_by_row():
     assert torch.equal(first, again)
     assert not torch.allclose(first, other)
     assert not torch.allclose(first, second)
-    numbers = views.draw(300, step_generator(0, 5))
+    numbers = views.draw(600, step_generator(0, 5))
     part, _ = views.apply(images[1::3], numbers[1::3])
     assert torch.allclose(part, first[1::3], atol=1e-6)
     assert float(first.min()) >= 0
