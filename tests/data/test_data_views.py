@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from offmap.data import augment
+from offmap.data.splits import open_world_split
 from offmap.data.vector_views import VectorViews, neighbour_lists
 from offmap.data.views import ImageViews, as_pictures, step_generator
 from offmap.errors import InputError
@@ -259,3 +260,16 @@ def test_neighbour_views_come_from_the_list_as_often_as_asked():
         VectorViews(8, neighbour=(0.5,))
     with pytest.raises(InputError, match="below 1"):
         VectorViews(8, dropout=1.0)
+
+
+@pytest.mark.data
+def test_neighbours_of_real_sentences_mostly_mean_the_same(data_folder):
+    with np.load(data_folder / "text" / "banking77_minilm.npz") as file:
+        features, labels = file["test_features"][::2], file["test_labels"][::2]
+    split = open_world_split(labels, known=0.5, ratio=0.5)
+    rows = torch.from_numpy(split.unlabelled)
+    views = VectorViews.among(features, k=3, dropout=0.0, noise=0.0)
+    first, second = views(torch.from_numpy(features)[rows], step_generator(0, 0), rows)
+    assert torch.equal(first, torch.from_numpy(features)[rows].float())
+    drawn = (second @ torch.from_numpy(features).float().T).argmax(dim=1).numpy()
+    assert (labels[drawn] == labels[split.unlabelled]).mean() > 0.7
