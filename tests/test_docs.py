@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
@@ -11,26 +12,33 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = [
-    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if BLOCK.search(page.read_text())
-]
+BLOCK = re.compile(r"^(<!-- not run -->\s*)?```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+RUN_SESSION = (
+    "import doctest; raise SystemExit(doctest.testfile({!r}, module_relative=False, optionflags={}).failed > 0)"
+)
 
 
-def runnable(page: Path) -> str:
-    """The page's blocks in order; one after the comment ``<!-- not run -->`` needs what only the reader has."""
-    text = re.sub(r"<!-- not run -->\s*```python\n.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    return "\n".join(BLOCK.findall(text))
+def examples(page: Path) -> list[str]:
+    """The page's blocks; one after the comment ``<!-- not run -->`` needs what only the reader has."""
+    return [code for marked, code in BLOCK.findall(page.read_text()) if not marked]
+
+
+PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if examples(page)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    code = runnable(page)
-    if not code:
-        pytest.skip("no example on this page can run without the reader's own files")
+    """Scripts run as they are; a page of interactive sessions also gives the answers it prints."""
+    blocks = examples(page)
+    if blocks[0].startswith(">>>"):
+        session = tmp_path / "page.txt"
+        session.write_text("\n".join(blocks))
+        code = RUN_SESSION.format(str(session), doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    else:
+        code = "\n".join(blocks)
     environment = {name: value for name, value in os.environ.items() if name != "OFFMAP_DATA"}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 
 
 def test_the_page_of_methods_is_what_the_registry_says() -> None:

@@ -462,7 +462,7 @@ def copies_and_threads(spec: str, world: World, folder: Path) -> None:
     for name, twin in {"deepcopy": copy.deepcopy(made), "pickle": pickle.loads(pickle.dumps(made))}.items():  # noqa: S301 - our own bytes
         assert np.array_equal(twin.score(test), whole), f"{spec}: scores differ after {name}"
     fresh = copy.deepcopy(made)
-    fresh._ready.clear()  # so that the threads also race for the preparation
+    fresh.fitting._ready.clear()  # so that the threads also race for the preparation
     found: list[np.ndarray] = []
     threads = [threading.Thread(target=lambda: found.append(fresh.score(test))) for _ in range(4)]
     for thread in threads:

@@ -85,7 +85,7 @@ def test_dice_mask(real: tuple[str, Real]) -> None:
     mask = largest(values, n_kept(0.9, values.numel())).numpy()
     made = network.fitted("dice(0.9)|energy")
     # The mean passes through float32 in activations, which can swap the very last weights that tie.
-    assert (made._states[0]["mask"].numpy() != mask).sum() <= 2
+    assert (made.states[0]["mask"].numpy() != mask).sum() <= 2
     assert mask.sum() == round(0.1 * weight.size)
     by_percentile = network.mean * weight > np.percentile(network.mean * weight, 90)
     assert (by_percentile != mask).sum() <= 1
@@ -110,5 +110,5 @@ def test_react_percentile_must_be_validated(real: tuple[str, Real]) -> None:
     if name != "cifar10":
         pytest.skip("the README gives this figure for CIFAR-10")
     made = network.fitted("react(90)|energy")
-    assert float(made._states[0]["c"]) == pytest.approx(0.41, abs=0.01)
+    assert float(made.states[0]["c"]) == pytest.approx(0.41, abs=0.01)
     assert fpr_at_tpr(made.score(network.sets["test"]), made.score(network.sets["svhn"])) > 0.9

@@ -40,14 +40,14 @@ def test_a_share_of_the_bank_scales_k() -> None:
     known, test = blobs(1000), blobs(20, seed=3)
     assert [scaled_k(k, 0.01) for k in (1, 49, 100, 1000)] == [1, 1, 1, 10]
     made = offmap.detector("knn(100, alpha=0.1)").fit(known)
-    vectors = made._states[0]["vectors"].numpy()
+    vectors = made.states[0]["vectors"].numpy()
     assert len(vectors) == 100
     unit = known.features / np.linalg.norm(known.features, axis=1, keepdims=True)
     assert all(np.isclose(unit, row, atol=1e-6).all(axis=1).any() for row in vectors), "rows of the data"
     distances = table(vectors, test.features, normalize=True)
     np.testing.assert_allclose(made.score(test), -distances[:, 9], rtol=1e-4, atol=1e-6)
     other = offmap.detector("knn(100, alpha=0.1, seed=1)").fit(known)
-    assert not np.array_equal(other._states[0]["vectors"].numpy(), vectors)
+    assert not np.array_equal(other.states[0]["vectors"].numpy(), vectors)
 
 
 def test_k_beyond_the_bank_is_refused_with_the_largest_k() -> None:

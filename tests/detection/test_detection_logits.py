@@ -101,7 +101,7 @@ def test_kl_matching_against_loops() -> None:
 def test_kl_matching_leaves_out_classes_never_predicted() -> None:
     known = np.array([[5.0, 0, -30], [4, 1, -30], [0, 5, -30]], dtype=np.float32)
     made = offmap.detector("kl_matching").fit(offmap.Activations(None, logits=known))
-    assert made._states[0]["log_templates"].shape == (2, 3)
+    assert made.states[0]["log_templates"].shape == (2, 3)
 
 
 def test_temperature_fits_the_labels() -> None:
@@ -112,7 +112,7 @@ def test_temperature_fits_the_labels() -> None:
     labels = np.array([rng.choice(5, p=row) for row in p])
     known = offmap.Activations(None, logits=3 * true, labels=labels)
     made = offmap.detector("temperature_scaling|energy").fit(known)
-    temperature = float(made._states[0]["temperature"])
+    temperature = float(made.states[0]["temperature"])
     assert temperature == pytest.approx(3, rel=0.1)
 
     def loss(t: float) -> float:
@@ -129,4 +129,4 @@ def test_temperature_of_perfect_and_hopeless_labels_is_bounded() -> None:
     logits = np.eye(3, dtype=np.float32)[np.arange(30) % 3] * 4
     for labels in (np.arange(30) % 3, (np.arange(30) + 1) % 3):
         made = offmap.detector("temperature_scaling|msp").fit(offmap.Activations(None, logits=logits, labels=labels))
-        assert math.exp(-5.1) < float(made._states[0]["temperature"]) < math.exp(5.1)
+        assert math.exp(-5.1) < float(made.states[0]["temperature"]) < math.exp(5.1)

@@ -73,8 +73,8 @@ def test_the_second_reading_for_percentiles_doubles_nothing() -> None:
     made = offmap.detector("react(90)|dice(0.5)|energy").fit(known)
     made_knn = offmap.detector("react(90)|knn(7)").fit(known)
     c = np.percentile(known.features.astype(np.float64), 90)
-    assert float(made_knn._states[0]["c"]) == pytest.approx(c, rel=1e-12)
-    assert len(made_knn._states[1]["vectors"]) == len(known)
+    assert float(made_knn.states[0]["c"]) == pytest.approx(c, rel=1e-12)
+    assert len(made_knn.states[1]["vectors"]) == len(known)
     clipped = np.minimum(known.features, np.float32(c))
     unit = clipped / np.linalg.norm(clipped, axis=1, keepdims=True)
     test = blobs(20, seed=1)
@@ -89,7 +89,7 @@ def test_dice_after_react_takes_unclipped_activations() -> None:
     known = blobs()
     alone = offmap.detector("dice(0.5)|energy").fit(known)
     after = offmap.detector("react(50)|dice(0.5)|energy").fit(known)
-    assert torch.equal(alone._states[0]["mask"], after._states[1]["mask"])
+    assert torch.equal(alone.states[0]["mask"], after.states[1]["mask"])
 
 
 def test_two_shapers_of_a_kind_are_fitted_one_after_the_other() -> None:
@@ -98,11 +98,11 @@ def test_two_shapers_of_a_kind_are_fitted_one_after_the_other() -> None:
     first = np.percentile(known.features.astype(np.float64), 90)
     clipped = np.minimum(known.features, np.float32(first))
     second = np.percentile(clipped.astype(np.float64), 80)
-    assert [float(state["c"]) for state in made._states[:2]] == pytest.approx([first, second], rel=1e-6)
+    assert [float(state["c"]) for state in made.states[:2]] == pytest.approx([first, second], rel=1e-6)
     assert made.get_params()["react-1__percentile"] == 90
     assert made.get_params()["react-2__percentile"] == 80
     twice = offmap.detector("dice(0.5)|dice(0.9)|energy").fit(known)
-    masks = [state["mask"] for state in twice._states[:2]]
+    masks = [state["mask"] for state in twice.states[:2]]
     assert bool((masks[0] & masks[1]).equal(masks[1])), "the stricter mask is inside the other"
 
 
@@ -127,7 +127,7 @@ def test_rows_kept_are_not_doubled_by_shards_of_the_second_reading() -> None:
     shards = [copy.deepcopy(whole).update(part) for part in (known[:50], known[50:])]
     merged = shards[0].merge(shards[1]).finalize()
     assert merged.is_fitted
-    assert len(merged._states[2]["vectors"]) == len(known)
+    assert len(merged.states[2]["vectors"]) == len(known)
 
 
 def test_merging_minds_kind_head_width_and_reading() -> None:
@@ -148,8 +148,8 @@ def test_merging_minds_kind_head_width_and_reading() -> None:
         half.merge(done)
     assert offmap.detector("energy(2)").merge(offmap.detector("energy(2.0)")) is not None
     empty = offmap.detector("dice(0.5)|energy")
-    before = len(started._states)
-    assert len(started.merge(empty)._states) == before
+    before = len(started.states)
+    assert len(started.merge(empty).states) == before
     taken = empty.merge(started)
     started.update(known)
     assert taken.finalize().is_fitted, "what was taken over is a copy"

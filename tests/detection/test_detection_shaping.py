@@ -73,7 +73,7 @@ def test_react_takes_the_percentile_over_all_units_and_inputs() -> None:
     for percentile in (0, 37.5, 90, 100):
         made = offmap.detector(f"react({percentile})|energy").fit(known)
         c = np.percentile(known.features.astype(np.float64).reshape(-1), percentile)
-        assert float(made._states[0]["c"]) == pytest.approx(c, rel=1e-12)
+        assert float(made.states[0]["c"]) == pytest.approx(c, rel=1e-12)
         wanted = []
         for row in known.features[:5]:
             cut = np.array([min(value, c) for value in row])
@@ -92,7 +92,7 @@ def test_vra_suppresses_and_cuts() -> None:
 
 
 def kept(spec: str, known: offmap.Activations) -> np.ndarray:
-    return offmap.detector(f"{spec}|energy").fit(known)._states[0]["mask"].numpy()
+    return offmap.detector(f"{spec}|energy").fit(known).states[0]["mask"].numpy()
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9, 1.0])
@@ -121,7 +121,7 @@ def test_sparsifiers_against_sorting(p: float) -> None:
 def test_dice_scores_through_the_masked_head_with_its_bias() -> None:
     known = blobs()
     made = offmap.detector("dice(0.5)|energy").fit(known)
-    mask = made._states[0]["mask"].numpy()
+    mask = made.states[0]["mask"].numpy()
     logits = known.features @ (known.head.weight * mask).T + known.head.bias
     np.testing.assert_allclose(made.score(known), np.log(np.exp(logits.astype(np.float64)).sum(axis=1)), rtol=1e-5)
     nothing = offmap.detector("dice(1.0)|energy").fit(known).score(known)

@@ -131,8 +131,8 @@ class Comparison:
         best = self.averages()[0]
         page = Page(
             title,
-            f"**{best.chosen}** lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the known "
-            f"ones are accepted, AUROC {100 * best.auroc:.1f} %.",
+            f"**{best.chosen}** lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the "
+            f"known ones are accepted, AUROC {100 * best.auroc:.1f} %.",
         )
         columns = [
             "method",

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from offmap.detection.pipeline import Again, Detector, detector
+from offmap.detection.fitting import Again
+from offmap.detection.pipeline import Detector
 from offmap.errors import DependencyError, InputError
 from offmap.requests import Needs
 from offmap.scale import readings
@@ -42,16 +43,13 @@ def fit(spec: str | Detector, shards: Shards, source: Source | None = None, work
         one, on this machine.
     """
     paths = _paths(shards)
-    made = source or Source()
-    whole = detector(spec)
-    while not whole.is_fitted:
-        start = readings.pack(whole)
-        whole = readings.gather(whole, _read(paths, made, whole.needs, start, None, workers), None)
-        if again := whole._narrowed():
-            start = readings.pack(whole)
-            readings.gather(whole, _read(paths, made, whole.needs, start, again, workers), again)
-        whole.finalize()
-    return whole
+    items = [{"number": number, "shard": path} for number, path in enumerate(paths)]
+
+    def read_all(start: bytes, needs: Needs, again: Again | None) -> list[Detector]:
+        rows = _run(items, _Reader, (start, source or Source(), needs, again), workers)
+        return [readings.unpack(row["part"]) for row in rows]
+
+    return readings.fit(spec, read_all)
 
 
 def score(
@@ -106,14 +104,6 @@ class _Scorer:
         acts = self.source.activations(str(batch["shard"][0]), self.guard.needs)
         unknown = readings.write_scores(self.guard, acts, Path(str(batch["file"][0])))
         return {"number": batch["number"], "unknown": np.array([unknown])}
-
-
-def _read(
-    paths: list[str], source: Source, needs: Needs, start: bytes, again: Again | None, workers: int
-) -> list[Detector]:
-    items = [{"number": number, "shard": path} for number, path in enumerate(paths)]
-    rows = _run(items, _Reader, (start, source, needs, again), workers)
-    return [readings.unpack(row["part"]) for row in rows]
 
 
 def _run(items: list[dict[str, Any]], worker: type, arguments: tuple[Any, ...], workers: int) -> list[dict[str, Any]]:

@@ -6,21 +6,23 @@ Detectors travel as the bytes of their own safe file.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from offmap import store
 from offmap.activations import Activations
 from offmap.data import write_table
-from offmap.detection.pipeline import Again, Detector
+from offmap.detection.fitting import Again
+from offmap.detection.pipeline import Detector, detector
 from offmap.errors import StoreError
+from offmap.requests import Needs
 
 
-def pack(detector: Detector) -> bytes:
-    """The detector as bytes, in whatever state it is."""
+def pack(packed: Detector) -> bytes:
+    """A detector as bytes, in whatever state it is."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "detector"
-        detector.save(file)
+        packed.save(file)
         return file.read_bytes()
 
 
@@ -29,7 +31,6 @@ def unpack(content: bytes) -> Detector:
 
     Examples
     --------
-    >>> from offmap.detection.pipeline import detector
     >>> unpack(pack(detector("react(90)|energy")))
     react(90)|energy
     """
@@ -39,33 +40,52 @@ def unpack(content: bytes) -> Detector:
         return Detector.restore(store.load(file, "detector"))
 
 
-def read(detector: Detector, acts: Activations, again: Again | None) -> Detector:
+def read(part: Detector, acts: Activations, again: Again | None) -> Detector:
     """Show a shard to a detector: all its statistics, or only those that look a second time."""
     for block in acts.blocks():
-        if again is None:
-            detector.update(block)
+        if again is None or part.fitting is None:
+            part.update(block)
         else:
-            detector._show(block, "cpu", again)
-    return detector
+            part.fitting.show(block, again=again)
+    return part
 
 
 def gather(whole: Detector, parts: Iterable[Detector], again: Again | None) -> Detector:
     """Merge what the shards gave, in their order, so that equal shards give equal bits."""
     for part in parts:
-        if again is None:
+        if again is None or whole.fitting is None or part.fitting is None:
             whole.merge(part)
             continue
         for place, name in sorted(again):  # the others hold the whole already, in every part
-            whole._statistics[place][name].merge(part._statistics[place][name])
+            whole.fitting.statistics[place][name].merge(part.fitting.statistics[place][name])
     return whole
 
 
-def write_scores(detector: Detector, acts: Activations, file: Path) -> int:
+def fit(spec: str | Detector, read_all: Callable[[bytes, Needs, Again | None], Iterable[Detector]]) -> Detector:
+    """Fit a detector by readings of all shards, as often as exactness takes.
+
+    Parameters
+    ----------
+    spec
+        The detector, or its text form.
+    read_all
+        Shows every shard to a copy of the packed detector and gives the copies back, in the order of the shards.
+    """
+    whole = detector(spec)
+    while not whole.is_fitted:
+        whole = gather(whole, read_all(pack(whole), whole.needs, None), None)
+        if whole.fitting is not None and (again := whole.fitting.narrowed()):
+            gather(whole, read_all(pack(whole), whole.needs, again), again)
+        whole.finalize()
+    return whole
+
+
+def write_scores(guard: Detector, acts: Activations, file: Path) -> int:
     """Score a shard into a Parquet file, whole or not at all; how many inputs are unknown, −1 without threshold."""
-    if detector.calibration is None:
-        write_table(file, {"score": detector.score(acts)})
+    if guard.calibration is None:
+        write_table(file, {"score": guard.score(acts)})
         return -1
-    verdicts = detector.verdicts(acts)
+    verdicts = guard.verdicts(acts)
     columns = {"score": verdicts.score, "p_value": verdicts.p_value, "known": verdicts.known}
     if verdicts.predicted is not None:
         columns["predicted"] = verdicts.predicted
