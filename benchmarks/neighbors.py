@@ -249,6 +249,7 @@ def main() -> None:
         print("| {bank} | {k} | {engine} | {share_of_limit:.2f} | {times_faiss:.2f} |".format(**row))
     if not options.no_write:
         facts = {"cores": len(os.sched_getaffinity(0)), "rounds": options.rounds, "numpy": np.__version__}
+        facts["others_at_work"] = round(os.getloadavg()[2], 1)  # processes; above 2 times are disturbed
         RESULTS.parent.mkdir(exist_ok=True)
         report = {
             "setting": facts,
