@@ -19,14 +19,19 @@ _HOMES = {
     "detector": "offmap.detection",
     "compare": "offmap.detection.compare",
     "discover": "offmap.discovery",
+    "learn": "offmap.learning",
 }
 _ROOMS = (
     "activations", "bench", "cli", "data", "detection", "discovery", "errors", "graph", "learning", "metrics",
     "neighbors", "nets", "network", "plots", "report", "requests", "sampling", "scale", "serve", "store", "theory",
 )  # fmt: skip
-_KINDS = {"detector": "offmap.detection:Detector"}
+_KINDS = {
+    "detector": "offmap.detection:Detector",
+    "discovery": "offmap.discovery:Discovery",
+    "open-world-model": "offmap.learning:OpenWorldModel",
+}
 
-__all__ = ["Activations", "Detector", "Head", "Network", "compare", "detector", "discover", "load"]
+__all__ = ["Activations", "Detector", "Head", "Network", "compare", "detector", "discover", "learn", "load"]
 
 if TYPE_CHECKING:
     from offmap.activations import Activations as Activations
@@ -34,11 +39,13 @@ if TYPE_CHECKING:
     from offmap.detection import Detector as Detector
     from offmap.detection import detector as detector
     from offmap.detection.compare import compare as compare
+    from offmap.discovery import discover as discover
+    from offmap.learning.learn import learn as learn
     from offmap.network import Network as Network
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read back what `save` wrote: a fitted detector, or whatever else the file says it holds.
+    """Read back what `save` wrote: a detector, a discovery or a learned model, as the file says.
 
     Examples
     --------

@@ -3,26 +3,36 @@
 from offmap.data.arrays import read_head
 from offmap.data.builtin import Split, digits
 from offmap.data.images import ImageFolder, image_folder, scaled, tiles
+from offmap.data.mixing import MixedBatches
 from offmap.data.readers import read, read_activations
 from offmap.data.samples import Samples
+from offmap.data.shapes import nscl_toy, shapes, sorl_toy
 from offmap.data.source import Batches, batches
+from offmap.data.splits import OpenWorldSplit, open_world_split, published_split
 from offmap.data.tables import write_table
 from offmap.data.texts import encoded_texts, read_texts
 
 __all__ = [
     "Batches",
     "ImageFolder",
+    "MixedBatches",
+    "OpenWorldSplit",
     "Samples",
     "Split",
     "batches",
     "digits",
     "encoded_texts",
     "image_folder",
+    "nscl_toy",
+    "open_world_split",
+    "published_split",
     "read",
     "read_activations",
     "read_head",
     "read_texts",
     "scaled",
+    "shapes",
+    "sorl_toy",
     "tiles",
     "write_table",
 ]
