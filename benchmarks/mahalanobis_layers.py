@@ -1,9 +1,9 @@
 """Where the thesis' Mahalanobis figures come from: the distance layer by layer, not at the penultimate one alone.
 
 The baseline that the thesis compares with (Lee et al. 2018) adds up Mahalanobis distances over layers. This script
-measures each layer of the two DenseNets by itself, and their plain sum: fitted on one half of some known *test* pictures
-(there are no training pictures of CIFAR-100 at hand), measured on the other half against SVHN and Textures. It answers
-why the figures differ; it is not a benchmark of the method.
+measures each layer of the two DenseNets by itself, and their plain sum: fitted on one half of some known *test*
+pictures (there are no training pictures of CIFAR-100 at hand), measured on the other half against SVHN and Textures.
+It answers why the figures differ; it is not a benchmark of the method.
 
 ``python benchmarks/mahalanobis_layers.py`` writes ``results/mahalanobis_layers.json``.
 """

@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +70,16 @@ class Extractor:
         stored = loaded.stored
         weights = self.network.weights
         belongs = stored is not None and weights is not None and stored.belongs_to(weights)
-        if stored is not None and belongs and not (self.fresh and loaded.has_inputs):
+        if stored is not None and belongs and not (self.fresh and loaded.can_run):
             features = stored.features()
-            head = self.head(loaded if loaded.has_inputs else _required(like, loaded))
+            head = self.head(loaded if loaded.can_run else _required(like, loaded))
             acts = Activations(features, head, labels=loaded.samples.labels)
-            largest = self._compared(loaded, acts) if loaded.has_inputs else None
+            largest = self._compared(loaded, acts) if loaded.can_run else None
             self.log[loaded.name] = {
                 "inputs": len(loaded), "from": f"stored features, {stored.file.name}", "largest difference": largest,
             }  # fmt: skip
             return acts
-        if not loaded.has_inputs and stored is not None:
+        if stored is not None and not loaded.can_run:
             raise InputError(
                 f"{stored.file}: these features were not made with the weights {weights}, and there are no inputs "
                 "to run the network on"
@@ -115,7 +115,7 @@ class Extractor:
 
     def with_passes(self, loaded: LoadedSet, requests: tuple[Request, ...]) -> Activations:
         """Features, logits, labels and the extra passes; each pass is kept by itself, so methods share them."""
-        if not loaded.has_inputs:
+        if not loaded.can_run:
             raise InputError(f"{loaded.name}: only features are at hand, no inputs to send through the network again")
         parts = [self.extracted(loaded, request) for request in requests]
         extras = {name: array for part in parts for name, array in part.extras.items()}
@@ -156,11 +156,6 @@ def held_out(known: Activations, n: int, seed: int = 0) -> tuple[Activations, Ac
     order = np.random.default_rng(seed).permutation(len(known))
     n = min(n, len(known) // 2)
     return known[np.sort(order[n:])], known[np.sort(order[:n])]
-
-
-def without_labels(needs: Needs) -> Needs:
-    """The same needs, where labels are brought by the set itself."""
-    return replace(needs, labels=False)
 
 
 def _required(like: LoadedSet | None, loaded: LoadedSet) -> LoadedSet:

@@ -37,14 +37,23 @@ class LoadedSet:
 
     @property
     def has_inputs(self) -> bool:
-        """Whether there is anything that a network could be run on."""
+        """Whether there are inputs as such, such as pictures."""
         return "inputs" in self.samples.arrays
+
+    @property
+    def can_run(self) -> bool:
+        """Whether a network can be run on it: on inputs, or on features that no network of the suite gave."""
+        return self.has_inputs or self.stored is None
 
     @cached_property
     def digest(self) -> str:
         """A checksum of the inputs themselves, not of the files they came in."""
         name = "inputs" if self.has_inputs else "features"
         return array_digest(self.samples.arrays[name])
+
+    def with_array(self, name: str, values: Array) -> LoadedSet:
+        """The same set with one more number per sample."""
+        return replace(self, samples=replace(self.samples, arrays={**self.samples.arrays, name: values}))
 
     def part(self, n: int | None, seed: int = 0) -> LoadedSet:
         """At most `n` samples, drawn by the seed, in their own order; a smaller part lies within a larger one."""

@@ -1,0 +1,198 @@
+"""Fill the tables of docs/results.md from the committed results: ``python docs/gen_results.py``.
+
+A table stands between ``<!-- table: name -->`` and ``<!-- end -->``; all else on the page is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).with_name("results.md")
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def read(pattern: str) -> list[dict[str, Any]]:
+    """The committed results whose file name matches."""
+    return [json.loads(file.read_text()) for file in sorted(RESULTS.glob(pattern))]
+
+
+def suite_rows(name: str) -> list[dict[str, Any]]:
+    """All rows of a suite; where several runs have one, the run on more inputs counts."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for result in read(f"suite-{name}*.json"):
+        for row in result["rows"]:
+            key = (row["method"], row["ood"])
+            if key not in found or row["inputs"]["id"] >= found[key]["inputs"]["id"]:
+                found[key] = row
+    return list(found.values())
+
+
+def suite_table(name: str) -> str:
+    """Methods by sets: FPR95 / AUROC, with what the thesis prints."""
+    rows = suite_rows(name)
+    sets = list(dict.fromkeys(row["ood"] for row in rows))
+    cells = {(row["method"], row["ood"]): row for row in rows}
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    methods.sort(key=lambda method: sum(cells[method, ood]["fpr95"] for ood in sets if (method, ood) in cells))
+    printed = any(row["thesis"] for row in rows)
+    head = ["method", *(word for ood in sets for word in ([ood, "thesis", "Δ FPR95"] if printed else [ood])), "inputs"]
+    lines = [_line(head), _line(["---"] + ["--:"] * (len(head) - 1))]
+    for method in methods:
+        line, inputs = [f"`{_escaped(method)}`{_chosen(cells, method, sets)}"], set()
+        for ood in sets:
+            row = cells.get((method, ood))
+            line += _cells(row, printed)
+            inputs |= {f"{row['inputs']['id']:,}"} if row else set()
+        lines.append(_line([*line, ", ".join(sorted(inputs))]))
+    return "\n".join(lines)
+
+
+def _chosen(cells: dict[tuple[str, str], dict[str, Any]], method: str, sets: list[str]) -> str:
+    row = next(cells[method, ood] for ood in sets if (method, ood) in cells)
+    return f" → `{_escaped(row['chosen'])}`" if "auto" in method else ""
+
+
+def _cells(row: dict[str, Any] | None, printed: bool) -> list[str]:
+    if row is None:
+        return ["–"] * (3 if printed else 1)
+    spread = f" ± {row['std']['fpr95']:.2f}" if row["std"] else ""
+    own = f"{row['fpr95']:.2f}{spread} / {row['auroc']:.2f}"
+    if not printed:
+        return [own]
+    thesis = row["thesis"]
+    if thesis is None:
+        return [own, "", ""]
+    return [own, f"{thesis['fpr95']:.2f} / {thesis['auroc']:.2f}", f"{row['fpr95'] - thesis['fpr95']:+.2f}"]
+
+
+def thesis() -> dict[str, Any]:
+    """All runs of thesis-detection as one; each question stands in the run that asked it."""
+    whole: dict[str, Any] = {"rows": [], "sweeps": {}, "noise validation": [], "dice mean gap": []}
+    for result in read("suite-thesis-detection*.json"):
+        whole["rows"] += result["rows"]
+        whole["sweeps"] |= result["sweeps"]
+        for key in ("noise validation", "dice mean gap"):
+            whole[key] = whole[key] or result[key]
+    return whole
+
+
+def sweeps_table(name: str) -> str:
+    """Every sweep: the question, what the thesis says, the best and the worst point here."""
+    result = thesis()
+    lines = [_line(["question", "the thesis", "lowest FPR95 here", "highest"]), _line(["---"] * 4)]
+    for key, asked in result["sweeps"].items():
+        points: dict[tuple[str, str], list[float]] = {}
+        for row in result["rows"]:
+            if row["sweep"] == key:
+                points.setdefault((row["series"], str(row["x"])), []).append(row["fpr95"])
+        means = sorted((sum(values) / len(values), place) for place, values in points.items())
+        shown = [f"{mean:.1f} ({_escaped(series)}, {x})" for mean, (series, x) in (means[0], means[-1])]
+        lines.append(_line([asked["question"], asked["thesis"], *shown]))
+    return "\n".join(lines)
+
+
+def points_table(name: str) -> str:
+    """One sweep, point by point."""
+    result = thesis()
+    sweep = name.removeprefix("sweep:")
+    points: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in result["rows"]:
+        if row["sweep"] == sweep:
+            points.setdefault((row["series"], str(row["x"])), []).append(row)
+    lines = [_line(["series", "at", "FPR95", "AUROC", "ID accuracy"]), _line(["---", "---", "--:", "--:", "--:"])]
+    for (series, x), rows in points.items():
+        fpr95, auroc = (sum(row[key] for row in rows) / len(rows) for key in ("fpr95", "auroc"))
+        accuracy = rows[0]["id_accuracy"]
+        right = "" if accuracy is None else f"{accuracy:.1f}"
+        lines.append(_line([_escaped(series), x, f"{fpr95:.2f}", f"{auroc:.2f}", right]))
+    return "\n".join(lines)
+
+
+def validation_table(name: str) -> str:
+    """What noise chooses, and what would have been best on the unknown sets."""
+    result = thesis()
+    lines = [_line(["method", "noise chooses", "FPR95 there", "best candidate", "FPR95"]), _line(["---"] * 5)]
+    trials = result["noise validation"]
+    for method in dict.fromkeys(trial["method"] for trial in trials):
+        own = [trial for trial in trials if trial["method"] == method]
+        chosen = next(trial for trial in own if trial["chosen"])
+        best = min(own, key=lambda trial: trial["ood fpr95"])
+        words = [f"`{_escaped(text)}`" for text in (method, chosen["candidate"], best["candidate"])]
+        numbers = [f"{trial['ood fpr95']:.1f}" for trial in (chosen, best)]
+        lines.append(_line([words[0], words[1], numbers[0], words[2], numbers[1]]))
+    return "\n".join(lines)
+
+
+def gaps_table(name: str) -> str:
+    """DICE: the gap of mean outputs and the spread on unknown inputs, by sparsity."""
+    result = thesis()
+    lines = [_line(["p", "Δ", "spread"]), _line(["--:"] * 3)]
+    lines += [_line([str(row["p"]), f"{row['gap']:.2f}", f"{row['spread']:.3f}"]) for row in result["dice mean gap"]]
+    return "\n".join(lines)
+
+
+def layers_table(name: str) -> str:
+    """Mahalanobis layer by layer."""
+    (result,) = read("mahalanobis_layers.json")
+    suites = [key for key in result if key.startswith("cifar")]
+    sets = ("svhn", "textures")
+    head = ["layer", *(f"{suite.partition('-')[0]}, {ood}" for suite in suites for ood in sets)]
+    lines = [_line(head), _line(["---", *["--:"] * (len(head) - 1)])]
+    for layer in result[suites[0]]:
+        cells = [
+            f"{result[suite][layer][f'{ood} fpr95']:.1f} / {result[suite][layer][f'{ood} auroc']:.1f}"
+            for suite in suites
+            for ood in sets
+        ]
+        lines.append(_line([layer, *cells]))
+    return "\n".join(lines)
+
+
+def peers_table(name: str) -> str:
+    """Beside pytorch-ood."""
+    (result,) = read("suite.json")
+    head = ["suite", "times faster", "times less memory", "largest difference of AUROC", "load average"]
+    lines = [_line(head), _line(["---", *["--:"] * 4])]
+    for suite, case in result["suites"].items():
+        largest = max(case["auroc_difference"].values())
+        numbers = [f"{case['times_faster']:.1f}", f"{case['times_less_memory']:.1f}", f"{largest:.1e}"]
+        lines.append(_line([suite, *numbers, str(case["load_average"])]))
+    return "\n".join(lines)
+
+
+KINDS: dict[str, Callable[[str], str]] = {
+    "sweeps": sweeps_table,
+    "validation": validation_table,
+    "gaps": gaps_table,
+    "layers": layers_table,
+    "peers": peers_table,
+}
+
+
+def table(name: str) -> str:
+    """The table of that name."""
+    if name.startswith("sweep:"):
+        return points_table(name)
+    return KINDS.get(name, suite_table)(name)
+
+
+def page() -> str:
+    """The page with its tables filled in."""
+    return TABLE.sub(lambda found: f"{found[1]}{table(found[2])}\n{found[3]}", PAGE.read_text())
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
