@@ -13,7 +13,7 @@ from learning_blobs import blobs
 from offmap import store
 from offmap.errors import InputError, StoreError
 from offmap.learning import OpenWorldModel, learn, tune
-from offmap.learning.tune import pretend
+from offmap.learning.grouping import pretend
 from offmap.metrics.clustering import open_world_accuracy
 
 QUICK = {"epochs": 1, "batch_size": 64, "neighbours": 3}
@@ -75,7 +75,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         learn("gcd", rows, labels[:-1])
     with pytest.raises(InputError, match="reads embeddings"):
         learn("sorl-spectral", np.zeros((9, 8, 8)), np.full(9, -1), 2)
-    with pytest.raises(InputError, match="does not read"):
+    with pytest.raises(InputError, match="it takes pictures"):
         learn("gcd", rows, labels, 6, encoder="cnn")
     with pytest.raises(InputError, match="1, 3 or 4 channels"):
         learn("gcd", np.zeros((9, 8, 8, 7)), np.full(9, -1), 2)

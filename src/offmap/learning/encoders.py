@@ -65,27 +65,6 @@ class Whitening(nn.Module):
         return unit((unit(inputs.float()) - self.mean) @ self.matrix)
 
 
-class Adapter(nn.Module):
-    """A linear map that starts as the identity, and beside it, if `hidden`, a small network that starts at zero."""
-
-    def __init__(self, width: int, hidden: int = 0) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, width, bias=False)
-        nn.init.eye_(self.linear.weight)
-        self.inner = nn.Linear(width, hidden) if hidden else None
-        self.outer = nn.Linear(hidden, width) if hidden else None
-        if self.outer is not None:
-            nn.init.zeros_(self.outer.weight)
-            nn.init.zeros_(self.outer.bias)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Adapted rows."""
-        out: Tensor = self.linear(rows)
-        if self.inner is not None and self.outer is not None:
-            out = out + self.outer(nn.functional.gelu(self.inner(rows)))
-        return out
-
-
 class Pictures(nn.Module):
     """Pictures as floats with mean 0 and deviation 1 per channel."""
 
@@ -128,17 +107,23 @@ class Lookup(nn.Module):
         return torch.where(stored, self.values[near[:, 0]], found)
 
 
-def adapter(width: int, hidden: int = 0) -> Encoder:
-    """An encoder of embeddings.
+def named(name: str, shape: tuple[int, ...], seed: int = 0, **settings: Any) -> Encoder:
+    """An encoder of `offmap.nets` by name: rows are whitened first, pictures standardised.
 
     Examples
     --------
-    >>> adapter(4)(torch.eye(4)).shape
+    >>> named("linear", (4,))(torch.eye(4)).shape
     torch.Size([4, 4])
+    >>> named("cnn", (1, 8, 8))(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 96])
     """
-    return Encoder(
-        Whitening(width), Adapter(width, hidden), width, {"kind": "adapter", "width": width, "hidden": hidden}
-    )
+    from offmap.nets.encoders import make_encoder
+
+    body, width = make_encoder(name, shape, seed, **settings)
+    config = {"kind": "named", "name": name, "shape": list(shape), "settings": settings}
+    if len(shape) == 1:
+        return Encoder(Whitening(shape[0]), body, width, config)
+    return Encoder(nn.Identity(), nn.Sequential(Pictures(shape[0]), body), width, config)
 
 
 def lookup(front: Whitening, body: Lookup) -> Encoder:
@@ -146,20 +131,6 @@ def lookup(front: Whitening, body: Lookup) -> Encoder:
     (rows, width), columns = body.bank.shape, body.values.shape[1]
     config = {"kind": "lookup", "rows": rows, "width": width, "columns": columns, "neighbours": body.neighbours}
     return Encoder(front, body, columns, config)
-
-
-def small_cnn(channels: int, width: int = 24, seed: int = 0) -> Encoder:
-    """An encoder of small pictures.
-
-    Examples
-    --------
-    >>> small_cnn(1)(torch.zeros(2, 1, 8, 8)).shape
-    torch.Size([2, 96])
-    """
-    from offmap.nets.cnn import CNN
-
-    body = CNN(1, channels, width, seed).features
-    return Encoder(Pictures(channels), body, 4 * width, {"kind": "cnn", "channels": channels, "width": width})
 
 
 def custom(body: nn.Module, example: Tensor) -> Encoder:
@@ -174,24 +145,21 @@ def custom(body: nn.Module, example: Tensor) -> Encoder:
             "leave out its last layer, or flatten"
         )
     columns, channels, pictures = int(made.shape[1]), int(example.shape[1]), example.ndim == 4
-    front: nn.Module = Pictures(channels) if pictures else nn.Identity()
     config = {"kind": "custom", "channels": channels, "pictures": pictures, "columns": columns}
-    return Encoder(front, body, columns, config)
+    return Encoder(nn.Identity(), nn.Sequential(Pictures(channels), body) if pictures else body, columns, config)
 
 
 def build_encoder(config: Mapping[str, Any], body: nn.Module | None = None) -> Encoder:
     """The encoder that a saved model had, without its numbers; a user's own `body` must be given."""
     kind = config["kind"]
-    if kind == "adapter":
-        return adapter(config["width"], config["hidden"])
+    if kind == "named":
+        return named(config["name"], tuple(config["shape"]), **config["settings"])
     if kind == "lookup":
         stored = Lookup(config["rows"], config["width"], config["columns"], config["neighbours"])
         return lookup(Whitening(config["width"]), stored)
-    if kind == "cnn":
-        return small_cnn(config["channels"], config["width"])
     if kind == "custom" and body is not None:
-        front: nn.Module = Pictures(config["channels"]) if config["pictures"] else nn.Identity()
-        return Encoder(front, body, config["columns"], dict(config))
+        whole = nn.Sequential(Pictures(config["channels"]), body) if config["pictures"] else body
+        return Encoder(nn.Identity(), whole, config["columns"], dict(config))
     raise StoreError(
         f"a model with an encoder of the kind {kind!r} was saved; give the same module: "
         "OpenWorldModel.restore(offmap.store.load(path), encoder=module)"

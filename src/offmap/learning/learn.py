@@ -12,34 +12,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from offmap import store
-from offmap.discovery.assign import Rows
+from offmap.data.vector_views import VectorViews
+from offmap.data.views import ImageViews, Views
 from offmap.discovery.counting import count_classes
 from offmap.discovery.inputs import KnownClasses, read_labels
-from offmap.discovery.kmeans import lloyd
-from offmap.discovery.space import group
 from offmap.errors import InputError
 from offmap.learning import closed
-from offmap.learning.encoders import Encoder, Lookup, Pictures, Whitening, adapter, custom, lookup, small_cnn
+from offmap.learning.encoders import Encoder, Lookup, Pictures, Whitening, custom, lookup, named
+from offmap.learning.grouping import Codes, balance_helps, grouped
 from offmap.learning.inputs import Inputs, as_inputs
 from offmap.learning.losses.numbers import unit
-from offmap.learning.model import SHARPNESS, OpenWorldModel, OpenWorldNet, projection_head
+from offmap.learning.model import SHARPNESS, OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives import Objective, Task, objective
 from offmap.learning.settings import Preset, Training, resolve
 from offmap.learning.trainer import Trainer
-from offmap.learning.views import EmbeddingViews, PictureViews
 
-Codes = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 SPECTRAL = "sorl-spectral"
 BLOCK = 2048
-BALANCED_ITERATIONS = 30
-ENOUGH_CLASSES = 4
-LIKE_SIZES = 0.4
 
 
 def learn(
@@ -69,8 +62,8 @@ def learn(
     n_classes
         Known and novel classes together; estimated when `None` or ``"auto"``.
     encoder
-        ``"auto"``: an adapter for embeddings, a small convolutional network for pictures; or your own module from
-        inputs to features.
+        ``"auto"``: a linear adapter for embeddings, a small convolutional network for pictures; a name of
+        `offmap.nets.encoders`, such as ``"resnet18"``; or your own module from inputs to features.
     seed
         The same seed gives the same model.
     out
@@ -133,9 +126,7 @@ def _trained(
     codes = known.codes
     body = _encoder(encoder, data, codes, training, seed)
     prepared = _in_blocks(body.front, data.tensor)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        head = projection_head(body.width, training.projection)
+    head = kind.projection_head(body.width, training.projection, seed)
     projected = kind.reads_projection and training.projection > 0
     width = training.projection if projected else body.width
     network = nn.Sequential(body.body, head)
@@ -144,20 +135,25 @@ def _trained(
     k = _class_count(n_classes, first, known, seed)
     task = Task(training.projection or body.width, k, len(known), _shares(codes), float((codes >= 0).mean()))
     loss = kind(task, own)
-    _, centres = _grouped(_features(network, prepared), k, codes, len(known), seed)
-    loss.start(_features(network, prepared), torch.from_numpy(codes), torch.from_numpy(centres))
-    views = (
-        EmbeddingViews(prepared, training.neighbours, training.neighbour_share, training.dropout, training.noise)
-        if data.kind == "embeddings"
-        else PictureViews(prepared)
-    )
-    run = {"objective": kind.name, "settings": own, "training": asdict(training), "seed": seed, "n_classes": k}
+    start = _features(network, prepared)
+    balanced = balance_helps(first.numpy(), codes, seed)
+    _, centres = grouped(start.numpy(), k, codes, len(known), seed, balanced)
+    loss.start(start, torch.from_numpy(codes), torch.from_numpy(centres))
+    views = _views(data, prepared, training)
+    run = {
+        "objective": kind.name,
+        "settings": own,
+        "training": asdict(training),
+        "seed": seed,
+        "n_classes": k,
+        "balanced": balanced,
+    }
     identity = _digest(data.tensor, codes, run, body)
     checkpoint = None if folder is None else folder / "checkpoint.offmap"
-    trainer = Trainer(network, loss, views, codes, training, seed, checkpoint, identity)
+    trainer = Trainer(network, loss, views, prepared, codes, training, seed, checkpoint, identity)
     trainer.run(progress)
     features = _features(read, prepared)
-    weight, bias, used = _classes(loss, features, k, codes, len(known), seed)
+    weight, bias, used = _classes(loss, features, k, codes, len(known), seed, balanced)
     net = OpenWorldNet(body, head if projected else nn.Identity(), width, len(used))
     return _model(net, weight, bias, used, known, trainer.history, run)
 
@@ -180,13 +176,14 @@ def _spectral(
     features = closed.spectral_features(
         prepared.numpy(), codes, columns, neighbours=chosen["neighbours"], eta_l=chosen["eta_l"], seed=seed
     )
-    labels, centres = _grouped(torch.from_numpy(features), k, codes, len(known), seed)
+    balanced = balance_helps(prepared.numpy(), codes, seed)
+    labels, centres = grouped(features, k, codes, len(known), seed, balanced)
     used = _used(labels, k, len(known))
     body = Lookup(len(rows), rows.shape[1], features.shape[1], chosen["nearest"])
     body.bank.copy_(prepared)
     body.values.copy_(torch.from_numpy(features))
     net = OpenWorldNet(lookup(front, body), nn.Identity(), features.shape[1], len(used))
-    run = {"objective": SPECTRAL, "settings": chosen, "seed": seed, "n_classes": k}
+    run = {"objective": SPECTRAL, "settings": chosen, "seed": seed, "n_classes": k, "balanced": balanced}
     return _model(net, torch.from_numpy(centres), torch.zeros(k), used, known, [], run)
 
 
@@ -211,7 +208,7 @@ def _model(
 
 
 def _classes(
-    loss: Objective, features: Tensor, k: int, codes: Codes, n_known: int, seed: int
+    loss: Objective, features: Tensor, k: int, codes: Codes, n_known: int, seed: int, balanced: bool
 ) -> tuple[Tensor, Tensor, Codes]:
     """Class vectors and biases over features of length 1, and which classes are in use; known ones always are."""
     given = loss.classifier()
@@ -219,37 +216,8 @@ def _classes(
         weight, bias = given
         found = (features @ weight.T + bias).argmax(dim=1).numpy()
         return weight, bias, _used(found, k, n_known)
-    rows = Rows(features.numpy(), "cosine")
-    if given is not None:
-        fit = lloyd(rows, np.asarray(unit(given[0]).numpy(), np.float32), forced=codes if n_known else None)
-        found, centres = fit.labels, fit.centres
-    else:
-        found, centres = _grouped(features, k, codes, n_known, seed)
+    found, centres = grouped(features.numpy(), k, codes, n_known, seed, balanced)
     return torch.from_numpy(centres), torch.zeros(k), _used(found, k, n_known)
-
-
-def _grouped(features: Tensor, k: int, codes: Codes, n_known: int, seed: int) -> tuple[Codes, Floats]:
-    """Semi-supervised k-means from a constrained Ward tree, on features of length 1; always `k` centres.
-
-    When known classes are of like sizes, novel ones are expected to be too: a few iterations with balanced groups
-    then part what was merged and join what was split, before sizes are left free again.
-    """
-    rows = Rows(unit(features).numpy(), "cosine")
-    forced = codes if n_known else None
-    labels, centres = group(rows, k, seed, forced, n_known)
-    if len(centres) == k and _alike(codes):
-        balanced = lloyd(rows, centres, forced=forced, balance=np.full(k, 1 / k), max_iter=BALANCED_ITERATIONS)
-        fit = lloyd(rows, balanced.centres, forced=forced)
-        labels, centres = fit.labels, fit.centres
-    if len(centres) < k:  # fewer distinct rows than classes: the rest are never chosen
-        centres = np.concatenate([centres, np.zeros((k - len(centres), centres.shape[1]), np.float32)])
-    return labels, centres
-
-
-def _alike(codes: Codes) -> bool:
-    """Whether labelled classes differ little in size: the deviation is below .4 of the mean."""
-    sizes = np.bincount(codes[codes >= 0])
-    return len(sizes) >= ENOUGH_CLASSES and float(sizes.std() / sizes.mean()) < LIKE_SIZES
 
 
 def _used(found: Codes, k: int, n_known: int) -> Codes:
@@ -274,22 +242,31 @@ def _class_count(asked: int | str | None, features: Tensor, known: KnownClasses,
 
 
 def _encoder(encoder: str | nn.Module, data: Inputs, codes: Codes, training: Training, seed: int) -> Encoder:
+    shape = tuple(data.tensor.shape[1:])
     if isinstance(encoder, nn.Module):
         made = custom(encoder, data.tensor)
-    elif encoder not in ("auto", "adapter", "cnn"):
-        raise InputError(f"encoder={encoder!r}: 'auto', 'adapter', 'cnn', or a module from inputs to features")
-    elif (encoder == "adapter") != (data.kind == "embeddings") and encoder != "auto":
-        raise InputError(f"encoder={encoder!r}: it does not read {data.kind}; leave it to 'auto'")
+    elif data.kind == "embeddings":
+        usual = "mlp" if training.hidden else "linear"
+        settings = {"hidden": training.hidden} if training.hidden and encoder in ("auto", "mlp") else {}
+        made = named(usual if encoder == "auto" else encoder, shape, seed, **settings)
     else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            wide = data.tensor.shape[1]
-            made = adapter(wide, training.hidden) if data.kind == "embeddings" else small_cnn(wide, seed=seed)
-    if isinstance(made.front, Whitening):
-        made.front.fit(data.tensor.numpy(), codes, training.shrinkage)
-    elif isinstance(made.front, Pictures):
-        made.front.fit(data.tensor)
+        made = named("cnn" if encoder == "auto" else encoder, shape, seed)
+    for module in made.modules():
+        if isinstance(module, Whitening):
+            module.fit(data.tensor.numpy(), codes, training.shrinkage)
+        elif isinstance(module, Pictures):
+            module.fit(data.tensor)
     return made
+
+
+def _views(data: Inputs, prepared: Tensor, training: Training) -> Views:
+    if data.kind == "images":
+        return ImageViews.simclr()
+    near = min(training.neighbours, len(prepared) - 1)
+    if not near:
+        return VectorViews(prepared.shape[1], dropout=training.dropout, noise=training.noise)
+    share = (0.0, training.neighbour_share)
+    return VectorViews.among(prepared, near, share, dropout=training.dropout, noise=training.noise)
 
 
 def _features(network: nn.Module, prepared: Tensor) -> Tensor:

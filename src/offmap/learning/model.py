@@ -19,16 +19,12 @@ from offmap.errors import InputError
 from offmap.learning.encoders import Encoder, build_encoder
 from offmap.learning.inputs import as_inputs
 from offmap.learning.losses.numbers import unit
+from offmap.learning.objectives.base import Objective
 from offmap.network import Network
 
 KIND = "open-world-model"
 SHARPNESS = 10.0  # cosines are multiplied by it to become logits, as in training with class vectors
 Floats = npt.NDArray[np.float32]
-
-
-def projection_head(width: int, columns: int) -> nn.Module:
-    """Two layers with a ReLU between (thesis l.5716), or nothing when `columns` is 0."""
-    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, columns)) if columns else nn.Identity()
 
 
 class OpenWorldNet(nn.Module):
@@ -137,7 +133,9 @@ class OpenWorldModel:
         config = stored.config
         made = build_encoder(config["encoder"], encoder)
         columns = config["projection"]
-        net = OpenWorldNet(made, projection_head(made.width, columns), columns or made.width, len(config["class_ids"]))
+        net = OpenWorldNet(
+            made, Objective.projection_head(made.width, columns), columns or made.width, len(config["class_ids"])
+        )
         state = {n.removeprefix("net."): torch.from_numpy(a.copy()) for n, a in stored.tensors.items()}
         net.load_state_dict(state)
         net.requires_grad_(False).eval()

@@ -80,7 +80,7 @@ class Training:
 
 
 EMBEDDINGS: Mapping[str, Any] = {
-    "epochs": 8,
+    "epochs": 5,
     "batch_size": 256,
     "optimizer": "adamw",
     "learning_rate": 1e-3,
@@ -88,7 +88,7 @@ EMBEDDINGS: Mapping[str, Any] = {
     "projection": 0,
     "neighbours": 10,
     "dropout": 0.1,
-    "shrinkage": 0.5,
+    "shrinkage": 0.8,
 }
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from offmap import store
+from offmap.data.views import Views, step_generator
 from offmap.errors import InputError, StoreError
 from offmap.learning.objectives.base import Moment, Objective
 from offmap.learning.settings import Training
-from offmap.learning.views import Views
 
 KIND = "learning-checkpoint"
 LAYOUT = 1
@@ -32,8 +32,8 @@ class Trainer:
     ----------
     network
         From prepared inputs to what the objective reads.
-    objective, views, labels, training
-        The loss, the two views, per row its known class or -1, and how to train.
+    objective, views, inputs, labels, training
+        The loss, what makes two views, all inputs, per row its known class or -1, and how to train.
     seed
         Of the order of rows, the views and dropout.
     checkpoint
@@ -47,13 +47,14 @@ class Trainer:
         network: nn.Module,
         objective: Objective,
         views: Views,
+        inputs: Tensor,
         labels: npt.NDArray[np.int64],
         training: Training,
         seed: int,
         checkpoint: Path | None = None,
         identity: str = "",
     ) -> None:
-        self.network, self.objective, self.views = network, objective, views
+        self.network, self.objective, self.views, self.inputs = network, objective, views, inputs
         self.labels, self.training, self.seed = labels, training, seed
         self.checkpoint, self.identity = checkpoint, identity
         self.history: History = []
@@ -93,10 +94,9 @@ class Trainer:
         return {"epoch": float(self.epoch + 1), **{n: value / self.steps_per_epoch for n, value in totals.items()}}
 
     def _step(self, optimizer: torch.optim.Optimizer, rows: npt.NDArray[np.int64], step: int) -> dict[str, float]:
-        number = int(np.random.SeedSequence([self.seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-        torch.manual_seed(number)
+        torch.manual_seed(step_generator(self.seed, step, stream=1).initial_seed())  # of dropout in the network
         index = torch.from_numpy(rows)
-        first, second = self.views(index, torch.Generator().manual_seed(number))
+        first, second = self.views(self.inputs[index], step_generator(self.seed, step), index)
         labels = torch.from_numpy(self.labels[rows])
         kind = self.training.autocast
         half = torch.autocast("cpu", dtype=getattr(torch, kind)) if kind else nullcontext()

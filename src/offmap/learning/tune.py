@@ -8,11 +8,11 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.activations import as_array
 from offmap.discovery.inputs import read_labels
 from offmap.errors import InputError
+from offmap.learning.grouping import pretend
 from offmap.learning.learn import SPECTRAL, learn
 from offmap.learning.objectives import objective
 from offmap.metrics.clustering import open_world_accuracy
@@ -95,25 +95,6 @@ def tune(
     chosen = best if means[best] > means[0] + GAIN else 0
     table = tuple((one, tuple(several)) for one, several in zip(candidates, scores, strict=True))
     return Tuning(dict(candidates[chosen]), table)
-
-
-def pretend(truth: npt.NDArray[np.int64], seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Labels with half of the classes hidden and half of the samples of the others; and the classes shown.
-
-    Examples
-    --------
-    >>> given, shown = pretend(np.array([0, 0, 1, 1, 2, 2, 3, 3]), seed=0)
-    >>> len(shown), bool(np.isin(given[given >= 0], shown).all())
-    (2, True)
-    """
-    rng = np.random.default_rng(seed)
-    classes = np.unique(truth)
-    shown = np.sort(rng.permutation(classes)[: max(len(classes) // 2, 1)])
-    kept = np.zeros(len(truth), bool)
-    for one in shown:
-        members = rng.permutation(np.flatnonzero(truth == one))
-        kept[members[: max(len(members) // 2, 1)]] = True
-    return np.where(kept, truth, -1), shown
 
 
 def _candidates(

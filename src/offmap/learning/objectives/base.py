@@ -72,6 +72,13 @@ class Objective(nn.Module):
         self.task = task
         self.chosen = dict(settings)
 
+    @staticmethod
+    def projection_head(width: int, columns: int, seed: int = 0) -> nn.Module:
+        """What stands between encoder and loss: two layers with a ReLU between; nothing when `columns` is 0."""
+        from offmap.nets.heads import MLP
+
+        return MLP([width, width, columns], seed=seed) if columns else nn.Identity()
+
     def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
         """Look at the first features of all rows: `labels` -1 where unlabelled, `centres` of a first grouping."""
 

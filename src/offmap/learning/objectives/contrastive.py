@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from offmap.learning import losses
 from offmap.learning.objectives.base import Moment, Objective, Parts, register
@@ -15,7 +15,7 @@ class SimCLR(Objective):
 
     name = "simclr"
     settings = {"temperature": 0.5}
-    embeddings = {"temperature": 0.2}
+    embeddings = {"temperature": 0.1}
     grid = {"temperature": (0.1, 0.2, 0.5)}
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
@@ -43,7 +43,7 @@ class GCD(Objective):
 
     name = "gcd"
     settings = {"balance": 0.35, "temperature": 1.0, "temperature_labelled": 0.07}
-    embeddings = {"temperature": 0.2, "temperature_labelled": 0.1}
+    embeddings = {"temperature": 0.1, "temperature_labelled": 0.1}
     grid = {"temperature": (0.1, 0.2, 0.5), "balance": (0.2, 0.35, 0.5)}
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
@@ -59,6 +59,13 @@ class _Spectral(Objective):
     """What SCL, NSCL and SORL share: features clipped to a norm, not normalised."""
 
     grid = {"radius": (2.0, 3.0, 5.0)}
+
+    @staticmethod
+    def projection_head(width: int, columns: int, seed: int = 0) -> nn.Module:
+        """The wide head with batch normalisation of NSCL and SORL (thesis l.4646)."""
+        from offmap.nets.heads import spectral_head
+
+        return spectral_head(width, 2048, columns, seed) if columns else nn.Identity()
 
     def _clipped(self, *views: Tensor) -> list[Tensor]:
         size = self.chosen["radius"]
@@ -87,7 +94,7 @@ class NSCL(_Spectral):
     settings = {"alpha": 1.0, "beta": 1.0, "radius": 1.0, "clip": True, "estimator": "unbiased", "mixed": 1.0}
     authors = {"estimator": "authors", "mixed": 2.0}
     embeddings = {"alpha": 0.05, "radius": 3.0, "clip": False}
-    published_training = {"learning_rate": 0.03, "momentum": 0.95}  # l.4647
+    published_training = {"learning_rate": 0.03, "momentum": 0.95, "projection": 1000}  # l.4647
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
         """NSCL."""
@@ -120,7 +127,7 @@ class SORL(_Spectral):
     }
     authors = {"eta_l": 0.0225, "eta_u": 1.0, "estimator": "authors", "factors": (3.0, 2.0, 2.0)}
     embeddings = {"eta_l": 0.05, "eta_u": 1.0, "radius": 3.0, "clip": False}
-    published_training = {"learning_rate": 0.05, "weight_decay": 5e-4}  # l.5454
+    published_training = {"learning_rate": 0.05, "weight_decay": 5e-4, "projection": 1000}  # l.5454
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
         """SORL."""

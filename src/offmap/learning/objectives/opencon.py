@@ -33,11 +33,11 @@ class OpenCon(Objective):
     }
     authors = {"gate": "authors", "ramp": 0.5, "start": "random", "weight_decay": 5e-4}
     embeddings = {
-        "weight_novel": 0.5,
+        "weight_novel": 0.2,
         "weight_labelled": 0.35,
         "weight_unlabelled": 0.65,
         "temperature_novel": 0.1,
-        "temperature_unlabelled": 0.2,
+        "temperature_unlabelled": 0.1,
         "assign": "kmeans",
     }
     published_training = {"learning_rate": 0.02, "weight_decay": 1e-4, "schedule": "steps"}  # l.5716
@@ -88,6 +88,6 @@ class OpenCon(Objective):
         self.prototypes.update(both, named, torch.cat([novel, novel]))
 
     def classifier(self) -> tuple[Tensor, Tensor] | None:
-        """The prototypes, unless classes are to be refined by k-means from them."""
+        """The prototypes."""
         vectors = self.prototypes.vectors
         return vectors, torch.zeros(len(vectors))

@@ -1,0 +1,96 @@
+"""From features to classes: semi-supervised k-means, balanced for a while when hidden known classes gain from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.discovery.assign import Rows
+from offmap.discovery.kmeans import lloyd
+from offmap.discovery.space import group
+from offmap.metrics.clustering import open_world_accuracy
+
+Codes = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+BALANCED_ITERATIONS = 30
+TRIALS = 3
+GAIN = 0.01
+
+
+def grouped(
+    features: Floats, k: int, codes: Codes, n_known: int, seed: int, balanced: bool = False
+) -> tuple[Codes, Floats]:
+    """Groups and centres by semi-supervised k-means from a constrained Ward tree; always `k` centres.
+
+    Parameters
+    ----------
+    features
+        Rows of length 1.
+    k, codes, n_known
+        Classes in all; per row its known class or -1; how many known classes there are.
+    seed
+        Of the tree.
+    balanced
+        Iterate with groups of equal size first: it parts what was merged and joins what was split. Sizes are left
+        free again in the end.
+
+    Examples
+    --------
+    >>> rows = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], np.float32)
+    >>> grouped(rows, 2, np.array([-1, -1, 0, -1]), 1, seed=0)[0]
+    array([1, 1, 0, 0])
+    """
+    rows = Rows(features, "cosine")
+    forced = codes if n_known else None
+    labels, centres = group(rows, k, seed, forced, n_known)
+    if balanced and len(centres) == k:
+        even = lloyd(rows, centres, forced=forced, balance=np.full(k, 1 / k), max_iter=BALANCED_ITERATIONS)
+        fit = lloyd(rows, even.centres, forced=forced)
+        labels, centres = fit.labels, fit.centres
+    if len(centres) < k:  # fewer distinct rows than classes: the rest are never chosen
+        centres = np.concatenate([centres, np.zeros((k - len(centres), centres.shape[1]), np.float32)])
+    return labels, centres
+
+
+def balance_helps(features: Floats, codes: Codes, seed: int) -> bool:
+    """Whether hidden known classes are found better by balanced groups: classes of like sizes gain, others lose.
+
+    Half of the known classes are hidden, and half of the labels of the others, three times; only labelled rows are
+    looked at.
+    """
+    labelled = np.flatnonzero(codes >= 0)
+    if len(np.unique(codes[labelled])) < 4:
+        return False
+    rows, truth = features[labelled], codes[labelled]
+    gains = []
+    for trial in range(TRIALS):
+        given, shown = pretend(truth, seed + trial)
+        hidden = given < 0
+        known = np.where(hidden, -1, np.searchsorted(shown, given))
+        k = len(np.unique(truth))
+        both = [grouped(rows, k, known, len(shown), seed, balanced)[0] for balanced in (False, True)]
+        free, even = (open_world_accuracy(truth[hidden], found[hidden], shown).all for found in both)
+        gains.append(even - free)
+    return float(np.mean(gains)) > GAIN
+
+
+def pretend(truth: npt.NDArray[Any], seed: int) -> tuple[Codes, Codes]:
+    """Labels with half of the classes hidden and half of the samples of the others (thesis l.5720); the classes shown.
+
+    Examples
+    --------
+    >>> given, shown = pretend(np.array([0, 0, 1, 1, 2, 2, 3, 3]), seed=0)
+    >>> len(shown), bool(np.isin(given[given >= 0], shown).all())
+    (2, True)
+    """
+    rng = np.random.default_rng(seed)
+    classes = np.unique(truth)
+    shown = np.sort(rng.permutation(classes)[: max(len(classes) // 2, 1)])
+    kept = np.zeros(len(truth), bool)
+    for one in shown:
+        members = rng.permutation(np.flatnonzero(truth == one))
+        kept[members[: max(len(members) // 2, 1)]] = True
+    return np.where(kept, truth, -1), shown
