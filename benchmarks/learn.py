@@ -1,0 +1,203 @@
+"""Open-world learning on real sentences, settings chosen on pretend-novel known classes, and the cost of a step.
+
+``python benchmarks/learn.py accuracy --data FOLDER --seeds 5`` writes benchmarks/results/learn.json;
+``python benchmarks/learn.py step`` writes benchmarks/results/learn_step.json. Finished runs in the file are kept, so a
+run that was cut short goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.discovery import Space, discover
+from offmap.learning import learn, tune
+from offmap.metrics.clustering import open_world_accuracy
+
+RESULTS = Path(__file__).parent / "results"
+SETS = ("banking77", "clinc150")
+BASELINES = ("k-means", "ss-k-means", "whitened ss-k-means")
+OBJECTIVES = (
+    "opencon",
+    "gcd",
+    "sorl",
+    "sorl-spectral",
+    "nscl",
+    "supcon",
+    "orca",
+    "uno",
+    "autonovel",
+    "ce",
+    "simclr",
+    "scl",
+)
+GRIDS: dict[str, list[dict[str, Any]]] = {
+    "opencon": [{"shrinkage": 0.5}, {"weight_novel": 1.0, "temperature_novel": 0.3}],
+    "gcd": [{"shrinkage": 0.5}, {"temperature": 0.2}],
+    "sorl-spectral": [{"shrinkage": 0.8}, {"eta_l": 0.3}],
+}
+
+
+def split(folder: Path, name: str, seed: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], int]:
+    """Training rows of a set; half of the classes known, half of their rows labelled."""
+    held = np.load(folder / "text" / f"{name}_minilm.npz")
+    kept = held["train_labels"] >= 0
+    rows, truth = held["train_features"][kept].astype(np.float32), held["train_labels"][kept].astype(np.int64)
+    rng = np.random.default_rng(seed)
+    k = int(truth.max()) + 1
+    known = np.sort(rng.permutation(k)[: k // 2])
+    labels = np.where(np.isin(truth, known) & (rng.random(len(truth)) < 0.5), truth, -1)
+    return rows, truth, labels, k
+
+
+def baseline(name: str, rows: npt.NDArray[Any], labels: npt.NDArray[Any], k: int, seed: int) -> npt.NDArray[np.int64]:
+    """Groups without learning."""
+    if name == "k-means":
+        return discover(rows, labels, k, "kmeans", seed, space=Space("cosine")).labels
+    space = Space("cosine", 0.5) if name.startswith("whitened") else Space("cosine")
+    return discover(rows, labels, k, "ss-kmeans", seed, space=space).labels
+
+
+def one(name: str, data: Any, seed: int, tuned: bool, estimate: bool) -> dict[str, Any]:
+    """One method on one split: accuracies on unlabelled rows by convention, settings and time."""
+    rows, truth, labels, k = data
+    known, free = np.unique(labels[labels >= 0]), labels < 0
+    start = time.perf_counter()
+    settings: dict[str, Any] = {}
+    if name in BASELINES:
+        found = baseline(name, rows, labels, k, seed)[free]
+        used = k
+    else:
+        if tuned and name in GRIDS:
+            settings = tune(name, rows, labels, GRIDS[name], seed=seed).settings
+        model = learn(name, rows, labels, None if estimate else k, seed=seed, progress=False, **settings)
+        found, used = model.predict(rows[free]), model.n_classes
+    out: dict[str, Any] = {"settings": settings, "n_classes": used, "seconds": time.perf_counter() - start}
+    for convention in ("v2", "orca"):
+        parts = open_world_accuracy(truth[free], found, known, convention)
+        out[convention] = [round(100 * part, 2) for part in parts]
+    return out
+
+
+def accuracy(arguments: argparse.Namespace) -> None:
+    file = RESULTS / "learn.json"
+    done: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    for seed in range(arguments.seeds):
+        for data_set in arguments.sets:
+            data = split(arguments.data, data_set, seed)
+            for name in arguments.methods:
+                key = f"{data_set}|{name}|{seed}" + ("|K estimated" if arguments.estimate else "")
+                if key not in done:
+                    done[key] = one(name, data, seed, not arguments.untuned, arguments.estimate)
+                    file.write_text(json.dumps(done, indent=1, sort_keys=True) + "\n")
+                    print(key, done[key]["v2"], f"{done[key]['seconds']:.0f} s", flush=True)
+    print(table(done))
+
+
+def table(done: dict[str, Any]) -> str:
+    """Means over seeds, All / Known / Novel in the convention v2, and All in orca's."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for key, value in done.items():
+        data_set, name, _, *more = key.split("|")
+        groups.setdefault((data_set, " ".join([name, *more])), []).append(value)
+    lines = [
+        "| set | method | seeds | v2 All | Known | Novel | orca Known | orca Novel |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for (data_set, name), runs in sorted(groups.items(), key=lambda item: (item[0][0], -_mean(item[1], "v2")[0])):
+        numbers = [*_mean(runs, "v2"), *_mean(runs, "orca")[1:]]
+        cells = [data_set, name, str(len(runs)), *(f"{number:.1f}" for number in numbers)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _mean(runs: list[dict[str, Any]], convention: str) -> npt.NDArray[Any]:
+    return np.mean([run[convention] for run in runs], axis=0)
+
+
+def step(arguments: argparse.Namespace) -> None:
+    """OpenCon's own work in a step against a ResNet-18's pass, and against a loop over samples; ratios of one run."""
+    import torch
+
+    from offmap.learning.objectives import Moment, Task, objective
+    from offmap.nets.encoders import make_encoder
+
+    torch.set_num_threads(arguments.threads)
+    generator = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(512, 128, generator=generator, requires_grad=True) for _ in range(2))
+    labels = torch.where(torch.arange(512) < 128, torch.arange(512) % 100, -1)
+    kind = objective("opencon")
+    loss = kind(Task(128, 200, 100, (0.01,) * 100, 0.25), dict(kind.settings))
+    loss.start(first.detach(), labels, torch.randn(200, 128, generator=generator))
+
+    def objective_step() -> None:
+        torch.stack(list(loss(first, second, labels, Moment(0, 1)).values())).sum().backward()
+        loss.after_step(first.detach(), second.detach(), labels)
+
+    def sample_loop() -> None:
+        vectors = loss.prototypes.vectors.clone()
+        rows = torch.nn.functional.normalize(torch.cat([first, second]).detach(), dim=1)
+        for row, label in zip(rows, torch.cat([labels, labels]).tolist(), strict=True):
+            c = label if label >= 0 else 100 + int((vectors[100:] @ row).argmax())
+            vectors[c] = torch.nn.functional.normalize(0.9 * vectors[c] + 0.1 * row, dim=0)
+
+    def update() -> None:
+        loss.after_step(first.detach(), second.detach(), labels)
+
+    network, _ = make_encoder("resnet18", (3, 32, 32))
+    pictures = torch.randn(arguments.pictures, 3, 32, 32, generator=generator)
+
+    def network_step() -> None:
+        network(pictures).square().mean().backward()
+
+    timed = {f.__name__: _best(f, arguments.rounds) for f in (objective_step, sample_loop, update, network_step)}
+    whole = timed["network_step"] * 1024 / arguments.pictures  # two views of 512 pictures
+    out = {
+        "objective share of network pass": timed["objective_step"] / whole,
+        "sample loop over vectorised update": timed["sample_loop"] / timed["update"],
+        "pictures in the measured pass": arguments.pictures,
+        "threads": arguments.threads,
+    }
+    (RESULTS / "learn_step.json").write_text(json.dumps(out, indent=1) + "\n")
+    print(json.dumps(out, indent=1))
+
+
+def _best(run: Any, rounds: int) -> float:
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    measure = commands.add_parser("accuracy")
+    measure.add_argument("--data", type=Path, default=Path(os.environ.get("OFFMAP_DATA", ".")))
+    measure.add_argument("--seeds", type=int, default=5)
+    measure.add_argument("--sets", nargs="+", default=list(SETS))
+    measure.add_argument("--methods", nargs="+", default=[*BASELINES, *OBJECTIVES])
+    measure.add_argument("--untuned", action="store_true", help="default settings, nothing chosen")
+    measure.add_argument("--estimate", action="store_true", help="estimate the number of classes")
+    measure.set_defaults(run=accuracy)
+    cost = commands.add_parser("step")
+    cost.add_argument("--rounds", type=int, default=5)
+    cost.add_argument("--pictures", type=int, default=64)
+    cost.add_argument("--threads", type=int, default=1)
+    cost.set_defaults(run=step)
+    arguments = parser.parse_args()
+    RESULTS.mkdir(exist_ok=True)
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()
