@@ -56,7 +56,7 @@ def split(truth: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return labels, known
 
 
-def accuracy(sets: list[str], seeds: list[int]) -> dict[str, Any]:
+def accuracy(sets: list[str], seeds: list[int], methods: list[str]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name in sets:
         rows, truth = load(name)
@@ -64,7 +64,7 @@ def accuracy(sets: list[str], seeds: list[int]) -> dict[str, Any]:
         for seed in seeds:
             labels, known = split(truth, seed)
             pile = labels < 0
-            for method in METHODS:
+            for method in methods:
                 # `ss-kmeans` on plain rows shows what the start is worth, `auto` adds the chosen space
                 space = Space("cosine") if method in ("ss-kmeans", "spectral") else None
                 found = discover(rows, labels, k, method, seed, space=space)
@@ -74,7 +74,7 @@ def accuracy(sets: list[str], seeds: list[int]) -> dict[str, Any]:
                     cell[part].append(round(100 * getattr(got, part), 2))
                 cell["spaces"].append(f"{found.settings['method']}: {found.settings['space']}")
                 print(name, seed, method, [round(100 * value, 1) for value in got], cell["spaces"][-1], flush=True)
-            out[name]["seeds"] = seeds
+            out[name].setdefault("seeds", []).append(seed)
             save({"accuracy": {name: out[name]}})
     return {"accuracy": out}
 
@@ -85,7 +85,7 @@ def count(sets: list[str], seeds: list[int]) -> dict[str, Any]:
         rows, truth = load(name)
         true = len(np.unique(truth))
         out[name] = {
-            "seeds": seeds,
+            "seeds": [],
             "true": true,
             "found": [],
             "error": [],
@@ -97,6 +97,7 @@ def count(sets: list[str], seeds: list[int]) -> dict[str, Any]:
             labels, _ = split(truth, seed)
             got = count_classes(rows, read_labels(labels, len(labels)).codes, seed, extra=seed == seeds[0])
             low, high = got.interval
+            out[name]["seeds"].append(seed)
             out[name]["found"].append(got.n_classes)
             out[name]["error"].append(round(class_count_error(got.n_classes, true), 4))
             out[name]["interval"].append([low, high])
@@ -305,12 +306,15 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["accuracy", "count", "piles", "speed", "memory"])
     parser.add_argument("--sets", nargs="*", default=list(SETS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[30, 31, 32, 33, 34])
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--n-init", type=int, default=10)
     asked = parser.parse_args()
     for part in asked.parts:
-        if part in ("accuracy", "count", "piles"):
-            save({"accuracy": accuracy, "count": count, "piles": piles}[part](asked.sets, asked.seeds))
+        if part == "accuracy":
+            save(accuracy(asked.sets, asked.seeds, asked.methods))
+        elif part in ("count", "piles"):
+            save({"count": count, "piles": piles}[part](asked.sets, asked.seeds))
         elif part == "speed":
             save(speed(asked.rows, asked.n_init))
         elif part == "memory":
