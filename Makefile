@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all lint format docs bench clean help
+.PHONY: demo test test-all lint format docs bench bench-neighbors clean help
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -36,6 +36,14 @@ format: $(READY)  ## let ruff mend what it can
 docs: $(READY)  ## the documentation site, in site/
 	$(BIN)/python docs/gen_methods.py
 	$(BIN)/mkdocs build --strict
+
+bench-neighbors: $(READY)  ## nearest neighbours beside the limit of the machine
+	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/neighbors.py
+
+bench: $(READY)  ## everything that is measured against peers; benchmarks/README.md lists the scripts
+	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/neighbors.py
+	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/detect.py
+	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/discover.py
 
 clean:  ## remove what was built, but not the environment
 	rm -rf out site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

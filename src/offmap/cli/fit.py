@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from offmap.cli.options import Inputs, Json, show, wanted, with_inputs
+from offmap.cli.options import Engine, Inputs, Json, Workers, on_ray, show, wanted, with_inputs
 
 
 @with_inputs
@@ -24,6 +24,8 @@ def fit(
     val: Annotated[Path | None, typer.Option(help="Held-out known inputs to choose auto on.")] = None,
     outliers: Annotated[Path | None, typer.Option(help="Outliers to choose auto on, such as noise.")] = None,
     noise: Annotated[int | None, typer.Option(min=1, help="With --model: this many noise inputs as outliers.")] = None,
+    engine: Engine = "local",
+    workers: Workers = 2,
     as_json: Json = False,
 ) -> None:
     """Fit a detector on known inputs, calibrate it, and save it in one safe file."""
@@ -31,11 +33,16 @@ def fit(
 
     guard = offmap.detector(detector)
     needs = wanted(guard)
-    guard.fit(
-        inputs.activations(known, needs),
-        val=None if val is None else inputs.activations(val, needs),
-        outliers=inputs.outliers(outliers, noise, known, needs),
-    )
+    if on_ray(engine):
+        from offmap import scale
+
+        guard = scale.fit(guard, scale.shards_in(known), inputs.source(), workers)
+    else:
+        guard.fit(
+            inputs.activations(known, needs),
+            val=None if val is None else inputs.activations(val, needs),
+            outliers=inputs.outliers(outliers, noise, known, needs),
+        )
     if calibrate is not None:
         guard.calibrate(inputs.activations(calibrate, wanted(guard)), tpr=tpr, by_class=by_class)
     guard.save(out)

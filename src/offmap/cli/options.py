@@ -19,10 +19,26 @@ if TYPE_CHECKING:
     from offmap.detection import Detector
     from offmap.network import Network
     from offmap.requests import Needs
+    from offmap.scale import Source
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
 _NETWORK, _PICTURES = "Network", "Pictures"
+
+Engine = Annotated[
+    str,
+    typer.Option(help="local, or ray: the data is then a folder of shards, read by the workers of a Ray cluster."),
+]
+Workers = Annotated[int, typer.Option(min=1, help="With --engine ray: how many shards are read at a time.")]
+
+
+def on_ray(engine: str) -> bool:
+    """Whether to use a cluster."""
+    from offmap.errors import InputError
+
+    if engine not in ("local", "ray"):
+        raise InputError(f"--engine {engine}: the engines are local and ray")
+    return engine == "ray"
 
 
 @dataclass(frozen=True)
@@ -114,6 +130,19 @@ class Inputs:
         if self.model is None:
             return data.read_activations(source, None if self.head is None else data.read_head(self.head))
         return self.network().extract(self.batches(source), needs=needs, device=self.device)
+
+    def source(self) -> Source:
+        """The same for workers elsewhere. Pictures must be ready for the network: options for them stay here."""
+        from offmap import data
+        from offmap.scale import Source
+
+        return Source(
+            None if self.head is None else data.read_head(self.head),
+            self.model,
+            None if self.weights is None else str(self.weights),
+            self.layer,
+            self.batch_size,
+        )
 
     def outliers(self, source: Path | None, noise: int | None, like: Path, needs: Needs) -> Activations | None:
         """Outliers to choose parameters on: those given, or so many inputs of noise shaped like the data, or none."""

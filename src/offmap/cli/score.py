@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offmap.cli.options import Inputs, Json, show, wanted, with_inputs
+from offmap.cli.options import Engine, Inputs, Json, Workers, on_ray, show, wanted, with_inputs
 
 
 @with_inputs
@@ -22,6 +22,8 @@ def score(
         float | None,
         typer.Option(help="Judge the inputs together: at most this share of those flagged is known."),
     ] = None,
+    engine: Engine = "local",
+    workers: Workers = 2,
     as_json: Json = False,
 ) -> None:
     """Score inputs, higher means known; a calibrated guard adds p-values and verdicts."""
@@ -29,6 +31,9 @@ def score(
     from offmap.data import write_table
 
     loaded = offmap.load(guard)
+    if on_ray(engine):
+        _score_on_ray(loaded, data, inputs, out, workers, as_json)
+        return
     acts = inputs.activations(data, wanted(loaded))
     columns: dict[str, Any] = {}
     if loaded.calibration is None:
@@ -50,3 +55,14 @@ def score(
     elif as_json:
         summary |= {name: column.tolist() for name, column in columns.items()}
     show(summary, as_json, words)
+
+
+def _score_on_ray(guard: Any, data: Path, inputs: Inputs, out: Path | None, workers: int, as_json: bool) -> None:
+    from offmap import scale
+    from offmap.errors import InputError
+
+    if out is None:
+        raise InputError("--engine ray: name a folder with --out; every shard's scores go there as Parquet")
+    files = scale.score(guard, scale.shards_in(data), out, inputs.source(), workers)
+    result = {"detector": guard.chosen, "files": [str(file) for file in files]}
+    show(result, as_json, f"{len(files)} shards scored into {out}")

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from offmap.scale.engine import fit, score
-from offmap.scale.source import Source
+from offmap.scale.source import Source, shards_in
 
-__all__ = ["Source", "fit", "score"]
+__all__ = ["Source", "fit", "score", "shards_in"]

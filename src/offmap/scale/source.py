@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offmap import data
-from offmap.activations import Activations, Head
+from offmap.activations import META, Activations, Head
+from offmap.errors import InputError
 from offmap.requests import Needs
 
 if TYPE_CHECKING:
     from offmap.network import Network
+
+
+SHARDS = (".parquet", ".npz", ".npy")
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,27 @@ class Source:
             return data.read_activations(shard, self.head)
         network = _network(self.model, self.weights, self.layer)
         return network.extract(data.batches(shard, size=self.batch_size), needs=needs)
+
+
+def shards_in(path: str | os.PathLike[str]) -> list[Path]:
+    """The shards of a folder, by name: its files of arrays and its folders of activations; or the path itself.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name in ("b", "a"):
+    ...     np.save(folder / f"{name}.npy", np.eye(2))
+    >>> [shard.name for shard in shards_in(folder)]
+    ['a.npy', 'b.npy']
+    """
+    source = Path(path)
+    if not source.is_dir() or (source / META).exists():
+        return [source]
+    found = [item for item in sorted(source.iterdir()) if item.suffix in SHARDS or (item / META).exists()]
+    if not found:
+        raise InputError(f"{source}: no shards here; {', '.join(SHARDS)} files or folders of activations are read")
+    return found
 
 
 @functools.lru_cache(maxsize=1)
