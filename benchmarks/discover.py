@@ -3,7 +3,7 @@
     OFFMAP_DATA=/path/to/data python benchmarks/discover.py [accuracy count piles speed memory] [--sets …] [--seeds …]
 
 Each part adds its numbers to ``benchmarks/results/discover.json``. Constants of the library were settled on splits
-with seeds below 20; the seeds reported are others, and are written beside the numbers.
+with seeds below 20, and starts changed once more after digits seed 20; the seeds are written beside the numbers.
 """
 
 from __future__ import annotations
