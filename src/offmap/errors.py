@@ -1,4 +1,4 @@
-"""The few exceptions a user can meet. Each message names the value, the rule and the way out."""
+"""The few exceptions and the one warning a user can meet. Each message names the value, the rule and the way out."""
 
 
 class OffmapError(Exception):
@@ -23,3 +23,7 @@ class StoreError(OffmapError, OSError):
 
 class DependencyError(OffmapError, ImportError):
     """An optional package is not installed; the message says which extra holds it."""
+
+
+class OffmapWarning(UserWarning):
+    """Something was handled, and you may want to know: a singular covariance, for example."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from detection_zoo import blobs, rebuilt
 
 import offmap
 from offmap.detection.distances import shrunk, whitening
+from offmap.errors import OffmapWarning
 
 
 def tied(features: np.ndarray, labels: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
@@ -126,3 +129,16 @@ def test_labels_are_read_as_classes_not_as_numbers() -> None:
         offmap.detector("mahalanobis").fit(rebuilt(known, head=None)).score(known.features),
         rtol=1e-5,
     )
+
+
+def test_a_singular_covariance_is_handled_and_said() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(200, 6)).astype(np.float32)
+    features[:, 4] = 0
+    known = offmap.Activations(features, labels=np.arange(200) % 2)
+    with pytest.warns(OffmapWarning, match="singular: 1 of 6 directions"):
+        made = offmap.detector("mahalanobis").fit(known)
+    assert np.isfinite(made.score(known)).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        offmap.detector("mahalanobis(0.1)").fit(known)

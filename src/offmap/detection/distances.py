@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 
 import torch
@@ -11,6 +12,7 @@ from offmap.detection.base import Context, Score, State, Statistics, digest
 from offmap.detection.block import Block
 from offmap.detection.registry import register
 from offmap.detection.statistics import ClassMoments, Statistic
+from offmap.errors import OffmapWarning
 from offmap.requests import Perturbed, Request
 
 CUTOFF = 1e-15  # NumPy's cut for the pseudo-inverse, relative to the largest eigenvalue
@@ -20,17 +22,25 @@ FLOAT32_CONDITION = 1e8  # up to here whitened coordinates keep four digits in f
 def whitening(covariance: Tensor) -> Tensor:
     """R with R Rᵀ the pseudo-inverse of a covariance: a Mahalanobis distance is the length of (x - μ) R.
 
-    Directions whose variance is below NumPy's cut-off are left out, as the pseudo-inverse does. The result is
+    Directions whose variance is below NumPy's cut-off are left out, as the pseudo-inverse does, with a warning that
+    says how many: an unknown input that differs from known ones only there goes unnoticed. The result is
     float32, which is what scoring multiplies in, unless the covariance is so ill-conditioned that it must be float64.
 
     Examples
     --------
-    >>> whitening(torch.diag(torch.tensor([4.0, 0.0], dtype=torch.float64))).abs()
-    tensor([[0.5000],
-            [0.0000]])
+    >>> whitening(torch.diag(torch.tensor([4.0, 16.0], dtype=torch.float64))).abs()
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.2500]])
     """
     values, vectors = torch.linalg.eigh(covariance)
     kept = values > CUTOFF * values.abs().max()
+    if not bool(kept.all()):
+        warnings.warn(
+            f"the covariance is singular: {int((~kept).sum())} of {len(kept)} directions have no variance among the "
+            "known inputs and are left out; give more inputs, or a shrinkage above 0 to keep them",
+            OffmapWarning,
+            stacklevel=2,
+        )
     root = vectors[:, kept] / values[kept].sqrt()
     condition = values[kept].max() / values[kept].min() if bool(kept.any()) else torch.tensor(1.0)
     return root.float() if condition <= FLOAT32_CONDITION else root
