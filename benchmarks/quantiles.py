@@ -42,6 +42,7 @@ def measure() -> dict[str, Any]:
             first = worker("stream", kind=kind)
             found[kind] = {
                 "relative_error": _relative(first, truth),
+                "bytes": worker("sizes", kind=kind),
                 "same_when_read_again": worker("stream", kind=kind) == first,
                 "same_in_other_blocks": worker("stream", kind=kind, block=BLOCK // 7) == first,
                 "same_from_shards": worker("merged", kind=kind, order=[0, 1, 2, 3]) == first,
@@ -57,9 +58,9 @@ def measure() -> dict[str, Any]:
     return found
 
 
-def _relative(answers: list[float], truth: np.ndarray) -> float:
-    """The largest error, relative to the true percentile; where that is 0, the answer itself."""
-    return float(max(abs(a - t) / t if t else abs(a) for a, t in zip(answers, truth, strict=True)))
+def _relative(answers: list[float], truth: np.ndarray) -> dict[str, float]:
+    """The error at each rank, relative to the true percentile."""
+    return {str(rank): abs(a - t) / t for rank, a, t in zip(RANKS, answers, truth.tolist(), strict=True)}
 
 
 def main() -> None:

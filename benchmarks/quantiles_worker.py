@@ -41,6 +41,11 @@ class Histogram:
         """The percentiles."""
         return self.quantile.values()
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes in memory and saved: only bins that are not empty are saved."""
+        saved = sum(array.nbytes for array in self.quantile.state().values())
+        return {"memory": self.quantile.coarse.nbytes, "saved": saved}
+
 
 class Sketch:
     """A sketch of datasketches."""
@@ -61,6 +66,10 @@ class Sketch:
     def answers(self) -> list[float]:
         """The percentiles."""
         return [self.sketch.get_quantile(rank) for rank in HELD["ranks"]]
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes saved; in memory a sketch is about as large."""
+        return {"saved": len(self.sketch.serialize())}
 
 
 def _blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
@@ -89,6 +98,11 @@ def merged(kind: str, order: list[int]) -> list[float]:
     return first.answers()
 
 
+def sizes(kind: str) -> dict[str, int]:
+    """How many bytes it takes to remember all numbers."""
+    return _read(kind, HELD["values"], HELD["block"]).sizes()
+
+
 def exact() -> list[float]:
     """What offmap answers after a second reading."""
     histogram = _read("histogram", HELD["values"], HELD["block"])
@@ -99,5 +113,5 @@ def exact() -> list[float]:
 
 
 if __name__ == "__main__":
-    tasks: tuple[Callable[..., Any], ...] = (load, stream, merged, exact)
+    tasks: tuple[Callable[..., Any], ...] = (load, stream, merged, sizes, exact)
     serve({task.__name__: task for task in tasks})
