@@ -39,7 +39,7 @@ OBJECTIVES = (
     "scl",
 )
 GRIDS: dict[str, list[dict[str, Any]]] = {
-    "opencon": [{"shrinkage": 0.5}, {"weight_novel": 1.0, "temperature_novel": 0.3}],
+    "opencon": [{"shrinkage": 0.5}, {"weight_novel": 0.05}],
     "gcd": [{"shrinkage": 0.5}, {"temperature": 0.2}],
     "sorl-spectral": [{"shrinkage": 0.8}, {"eta_l": 0.3}],
 }
@@ -87,7 +87,7 @@ def one(name: str, data: Any, seed: int, tuned: bool, estimate: bool) -> dict[st
 
 
 def accuracy(arguments: argparse.Namespace) -> None:
-    file = RESULTS / "learn.json"
+    file = arguments.out
     done: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     for seed in range(arguments.seeds):
         for data_set in arguments.sets:
@@ -188,6 +188,7 @@ def main() -> None:
     measure.add_argument("--methods", nargs="+", default=[*BASELINES, *OBJECTIVES])
     measure.add_argument("--untuned", action="store_true", help="default settings, nothing chosen")
     measure.add_argument("--estimate", action="store_true", help="estimate the number of classes")
+    measure.add_argument("--out", type=Path, default=RESULTS / "learn.json")
     measure.set_defaults(run=accuracy)
     cost = commands.add_parser("step")
     cost.add_argument("--rounds", type=int, default=5)

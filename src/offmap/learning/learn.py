@@ -136,7 +136,7 @@ def _trained(
     task = Task(training.projection or body.width, k, len(known), _shares(codes), float((codes >= 0).mean()))
     loss = kind(task, own)
     start = _features(network, prepared)
-    balanced = balance_helps(first.numpy(), codes, seed)
+    balanced = balance_helps(unit(data.tensor.reshape(len(data), -1)).numpy(), codes, seed)
     _, centres = grouped(start.numpy(), k, codes, len(known), seed, balanced)
     loss.start(start, torch.from_numpy(codes), torch.from_numpy(centres))
     views = _views(data, prepared, training)
@@ -176,7 +176,7 @@ def _spectral(
     features = closed.spectral_features(
         prepared.numpy(), codes, columns, neighbours=chosen["neighbours"], eta_l=chosen["eta_l"], seed=seed
     )
-    balanced = balance_helps(prepared.numpy(), codes, seed)
+    balanced = balance_helps(unit(data.tensor).numpy(), codes, seed)
     labels, centres = grouped(features, k, codes, len(known), seed, balanced)
     used = _used(labels, k, len(known))
     body = Lookup(len(rows), rows.shape[1], features.shape[1], chosen["nearest"])
