@@ -60,7 +60,8 @@ def _chosen(cells: dict[tuple[str, str], dict[str, Any]], method: str, sets: lis
 def _cells(row: dict[str, Any] | None, printed: bool) -> list[str]:
     if row is None:
         return ["–"] * (3 if printed else 1)
-    spread = f" ± {row['std']['fpr95']:.2f}" if row["std"] else ""
+    unsure = row["std"].get("fpr95") or row.get("error", {}).get("fpr95")
+    spread = f" ± {unsure:.1f}" if unsure else ""
     own = f"{row['fpr95']:.2f}{spread} / {row['auroc']:.2f}"
     if not printed:
         return [own]

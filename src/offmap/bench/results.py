@@ -22,7 +22,8 @@ METRICS = ("fpr95", "auroc", "aupr_in", "aupr_out")
 class Row:
     """One method on one unknown set, in per cent; means over seeds, with their standard deviations in `std`.
 
-    `seconds` are for fitting and scoring, without the network's passes. `inputs` are known and unknown test inputs.
+    `seconds` are for fitting and scoring, without the network's passes. `inputs` are known and unknown test inputs;
+    where they are few, `error` holds bootstrap standard errors: FPR95 hangs on few scores around its threshold.
     """
 
     suite: str
@@ -39,6 +40,7 @@ class Row:
     id_accuracy: float | None = None
     seeds: int = 1
     std: Mapping[str, float] = field(default_factory=dict)
+    error: Mapping[str, float] = field(default_factory=dict)
     inputs: tuple[int, int] = (0, 0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -56,6 +58,7 @@ class Row:
             "id_accuracy": None if self.id_accuracy is None else round(self.id_accuracy, 3),
             "seeds": self.seeds,
             "std": {name: round(value, 3) for name, value in self.std.items()},
+            "error": {name: round(value, 3) for name, value in self.error.items()},
             "inputs": {"id": self.inputs[0], "ood": self.inputs[1]},
         }
 

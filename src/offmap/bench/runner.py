@@ -24,6 +24,8 @@ from offmap.errors import InputError, MissingError, OffmapError
 from offmap.metrics.detection import detection_report
 
 ENVIRONMENT = "OFFMAP_DATA"
+FEW = 2000  # with no more inputs than this in a set, rows carry standard errors
+RESAMPLED = 100
 
 
 def run_suite(
@@ -241,7 +243,7 @@ def measured(bench: Bench, spec: str) -> tuple[list[Row], dict[str, Array]]:
         if first and all(np.allclose(scores[name], first[name], rtol=1e-4) for name in scores):
             break  # the seed changes nothing but rounding
         first = first or scores
-        chosen.append(fitted.chosen)
+        chosen.append(repr(_with_seed(detector(fitted.chosen), None)))
         labels = acts["id"].labels
         if labels is not None and fitted.n_classes is not None:
             accuracies.append(100 * float(np.mean(fitted.predict_classes(acts["id"]) == labels)))
@@ -264,6 +266,7 @@ def measured(bench: Bench, spec: str) -> tuple[list[Row], dict[str, Array]]:
                 std={metric: float(np.std(found, ddof=1)) for metric, found in values.items()}
                 if len(reports) > 1
                 else {},
+                error=standard_errors(first["id"], first[ood]),
                 inputs=(len(first["id"]), len(first[ood])),
             )
         )
@@ -275,11 +278,35 @@ def _seeded(spec: str, seeds: int) -> Iterator[tuple[Detector, int]]:
     made = detector(spec)
     draws = any(field.name == "seed" for component in made.components for field in fields(component))
     for seed in range(seeds if draws or AUTO in spec else 1):
-        parts = [
-            replace(component, **{"seed": component.seed + seed}) if hasattr(component, "seed") else component
+        yield _with_seed(made, seed), seed
+
+
+def _with_seed(made: Detector, seed: int | None) -> Detector:
+    """The detector with its seeds moved on by so many, or all 0."""
+    return Detector(
+        [
+            replace(component, **{"seed": 0 if seed is None else component.seed + seed})
+            if hasattr(component, "seed")
+            else component
             for component in made.components
         ]
-        yield Detector(parts), seed
+    )
+
+
+def standard_errors(known: Array, unknown: Array, seed: int = 0) -> dict[str, float]:
+    """Bootstrap standard errors in per cent where either set is small; nothing where both are large.
+
+    Examples
+    --------
+    >>> found = standard_errors(np.arange(100.0), np.arange(-50.0, 50.0))
+    >>> 3 < found["fpr95"] < 12
+    True
+    """
+    if min(len(known), len(unknown)) > FEW:
+        return {}
+    rng = np.random.default_rng(seed)
+    drawn = [_percent(rng.choice(known, len(known)), rng.choice(unknown, len(unknown))) for _ in range(RESAMPLED)]
+    return {metric: float(np.std([report[metric] for report in drawn])) for metric in ("fpr95", "auroc")}
 
 
 def _percent(known: Array, unknown: Array) -> dict[str, float]:

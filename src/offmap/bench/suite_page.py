@@ -16,7 +16,9 @@ CURVES = 6
 HARDEST = 12
 SHORTEST = 0.5  # methods within so many points of the best are named with it
 BASELINES = ("msp", "energy")
-COLUMNS = ["method", "set", "FPR95 ↓", "AUROC ↑", "AUPR in ↑", "AUPR out ↑", "± FPR95", "inputs", "seconds"]
+COLUMNS = [
+    "method", "set", "FPR95 ↓", "AUROC ↑", "AUPR in ↑", "AUPR out ↑", "± seeds", "± inputs", "inputs", "seconds",
+]  # fmt: skip
 PRINTED = ["thesis FPR95", "difference", "thesis AUROC"]
 
 
@@ -82,8 +84,9 @@ def _table(page: Page, result: SuiteResult, network: str) -> None:
         best={"FPR95 ↓": "min", "AUROC ↑": "max", "AUPR in ↑": "max", "AUPR out ↑": "max"},
         digits={"seconds": 3},
         caption="Per cent. FPR95: the share of unknown inputs taken for known when 95 % of the known are accepted. "
-        "± is the standard deviation over seeds, where random numbers enter. Methods that run the network again are "
-        "measured on fewer inputs. AUPR depends on how many inputs each set has. Click a column to sort.",
+        "± are of FPR95: the standard deviation over seeds, where random numbers enter, and the standard error where "
+        "a set is small. Methods that run the network again are measured on fewer inputs. AUPR depends on how many "
+        "inputs each set has. Click a column to sort.",
     )
     values: dict[str, dict[str, float]] = {}
     for row in rows:
@@ -93,7 +96,7 @@ def _table(page: Page, result: SuiteResult, network: str) -> None:
 
 def _cells(row: Row) -> list[Any]:
     name = row.method if row.chosen in ("", row.method) else f"{row.method} → {row.chosen}"
-    numbers = [row.fpr95, row.auroc, row.aupr_in, row.aupr_out, row.std.get("fpr95")]
+    numbers = [row.fpr95, row.auroc, row.aupr_in, row.aupr_out, row.std.get("fpr95"), row.error.get("fpr95")]
     return [name, row.ood, *numbers, f"{row.inputs[0]} + {row.inputs[1]}", row.seconds]
 
 
