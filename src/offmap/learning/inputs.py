@@ -13,7 +13,7 @@ from offmap.activations import as_array
 from offmap.errors import InputError
 from offmap.learning.settings import Kind
 
-CHANNELS = (1, 3, 4)
+CHANNELS = (1, 3)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def as_inputs(values: Any) -> Inputs:
         array = array[:, None]
     elif array.shape[1] not in CHANNELS:
         if array.shape[3] not in CHANNELS:
-            raise InputError(f"pictures of shape {array.shape}: 1, 3 or 4 channels are needed, first or last")
+            raise InputError(f"pictures of shape {array.shape}: 1 or 3 channels are needed, first or last")
         array = np.moveaxis(array, 3, 1)
     scale = 255.0 if array.dtype == np.uint8 else 1.0
     return Inputs(torch.from_numpy(np.ascontiguousarray(array, np.float32) / np.float32(scale)), "images")

@@ -101,8 +101,8 @@ class Objective(nn.Module):
     def prior(self) -> Tensor:
         """Estimated shares of all classes: labelled counts for known ones, the rest even over novel ones.
 
-        Known classes are taken to have as many unlabelled rows as labelled ones when nothing else is known, so
-        that novel classes share what is left; no true label is looked at.
+        A novel class weighs as much as a known one on average; no true label of an unlabelled row is looked at,
+        where the authors' code takes the true shares.
         """
         known, novel = self.task.n_known, self.task.n_classes - self.task.n_known
         mass = known / max(self.task.n_classes, 1)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from offmap.learning import losses
-from offmap.learning.losses.numbers import nothing, unit
+from offmap.learning.losses.numbers import unit
 from offmap.learning.objectives.base import Moment, Objective, Parts, Task, register
 
 SCALE = 10.0  # cosines are multiplied by it before the softmax, as in ORCA and UNO
@@ -37,54 +37,57 @@ class _CosineHead(Objective):
         return vectors, torch.zeros(len(vectors))
 
 
+class _KnownHead(Objective):
+    """One vector per known class; novel classes are looked for among the features afterwards."""
+
+    needs_labels = True
+
+    def __init__(self, task: Task, settings: dict[str, object]) -> None:
+        super().__init__(task, settings)
+        self.weight = nn.Parameter(torch.zeros(max(task.n_known, 1), task.width))
+
+    def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
+        """Class vectors at the centres of the known classes."""
+        with torch.no_grad():
+            self.weight.copy_(unit(centres[: len(self.weight)]))
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Rows × known classes."""
+        raise NotImplementedError
+
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+        """Cross-entropy, the mean over both views."""
+        one, two = (losses.cross_entropy(self.logits(view), labels) for view in (first, second))
+        return {"labelled": (one + two) / 2}
+
+
 @register
-class CrossEntropy(Objective):
-    """Cross-entropy on labelled rows; novel classes are then looked for among its features."""
+class CrossEntropy(_KnownHead):
+    """Cross-entropy on labelled rows."""
 
     name = "ce"
     settings = {"scale": 10.0}
-    needs_labels = True
 
-    def __init__(self, task: Task, settings: dict[str, object]) -> None:
-        super().__init__(task, settings)
-        self.weight = nn.Parameter(torch.zeros(max(task.n_known, 1), task.width))
-
-    def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
-        """Class vectors at the centres of the known classes."""
-        with torch.no_grad():
-            self.weight.copy_(unit(centres[: len(self.weight)]))
-
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
-        """The mean over both views."""
-        both = [self.chosen["scale"] * unit(view) @ unit(self.weight).T for view in (first, second)]
-        return {"ce": sum((losses.cross_entropy(logits, labels) for logits in both), nothing(first)) / 2}
+    def logits(self, features: Tensor) -> Tensor:
+        """Scaled cosines."""
+        return self.chosen["scale"] * unit(features) @ unit(self.weight).T
 
 
 @register
-class Godin(Objective):
+class Godin(_KnownHead):
     """Cross-entropy on DeConf-C's logits (GODIN, Hsu et al. 2020): cosines over a learned temperature."""
 
     name = "godin"
-    needs_labels = True
 
     def __init__(self, task: Task, settings: dict[str, object]) -> None:
         super().__init__(task, settings)
-        self.weight = nn.Parameter(torch.zeros(max(task.n_known, 1), task.width))
         self.gate_weight = nn.Parameter(torch.zeros(task.width))
         self.gate_bias = nn.Parameter(torch.full((), -2.0))
 
-    def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
-        """Class vectors at the centres of the known classes."""
-        with torch.no_grad():
-            self.weight.copy_(unit(centres[: len(self.weight)]))
-
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
-        """The mean over both views."""
-        total = nothing(first)
-        for view in (first, second):
-            gate = unit(view) @ self.gate_weight + self.gate_bias
-            total = total + losses.cross_entropy(losses.deconf_logits(view, self.weight, gate), labels) / 2
-        return {"godin": total}
+    def logits(self, features: Tensor) -> Tensor:
+        """Cosines divided by the gate."""
+        gate = unit(features) @ self.gate_weight + self.gate_bias
+        return losses.deconf_logits(features, self.weight, gate)
 
 
 @register
