@@ -68,9 +68,7 @@ class Layer:
         if self.reduce not in REDUCTIONS:
             raise InputError(f"Layer(reduce={self.reduce!r}): choose one of {', '.join(REDUCTIONS)}")
         if self.powers < 1:
-            raise InputError(
-                f"Layer(powers={self.powers}): the highest power of the Gram matrices is at least 1"
-            )
+            raise InputError(f"Layer(powers={self.powers}): the highest power of the Gram matrices is at least 1")
 
     @property
     def key(self) -> str:
@@ -165,9 +163,7 @@ class Perturbed:
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
-            raise InputError(
-                f"Perturbed(epsilon={self.epsilon}): the step is a length, it must not be negative"
-            )
+            raise InputError(f"Perturbed(epsilon={self.epsilon}): the step is a length, it must not be negative")
         if self.sign_zero not in (0, 1):
             raise InputError(f"Perturbed(sign_zero={self.sign_zero}): sign(0) is taken as 1 or 0")
         if self.scale is not None and not all(std > 0 for std in self.scale):

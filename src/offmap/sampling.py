@@ -55,9 +55,7 @@ class _Lowest:
         beside = {name: np.asarray(value) for name, value in companions.items()}
         for name, value in beside.items():
             if len(value) != len(values):
-                raise InputError(
-                    f"{self!r}: {len(values)} rows but {len(value)} entries of {name}; give one per row"
-                )
+                raise InputError(f"{self!r}: {len(values)} rows but {len(value)} entries of {name}; give one per row")
         self._check_like(values, beside)
         self._keep(_hash(values.view(np.uint32), self.seed), values, beside)
         self.seen += len(values)
@@ -139,9 +137,7 @@ class _Lowest:
             # Equal rows: their companions decide, never the order of arrival.
             ties = sum(
                 (
-                    _hash(
-                        _words(np.concatenate([part[2][name] for part in self._parts])), self.seed + 1 + place
-                    )
+                    _hash(_words(np.concatenate([part[2][name] for part in self._parts])), self.seed + 1 + place)
                     for place, name in enumerate(sorted(self._parts[0][2]))
                 ),
                 start=np.zeros(len(keys), np.uint64),
