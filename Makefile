@@ -18,10 +18,10 @@ demo: $(READY)  ## the main job on built-in data, with a report at the end
 	$(BIN)/offmap demo --out out/demo
 
 test: $(READY)  ## all tests but the slow ones, with every docstring example
-	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
 test-all: $(READY)  ## the slow tests too
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(READY)  ## style, types, import rules
 	$(BIN)/ruff check .
