@@ -257,7 +257,8 @@ def main() -> None:
             print(f"{name} ...", file=sys.stderr, flush=True)
             load = os.getloadavg()[0]
             case = CASES[name]() | {"load_average_before": round(load, 2)}
-            results["cases"][name] = case
+            done = results["cases"] | {name: case}
+            results["cases"] = {known: done[known] for known in CASES if known in done}
             results |= {"threads": THREADS, "repeats": REPEATS, "versions": peers.versions()}
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))
