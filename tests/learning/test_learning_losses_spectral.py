@@ -118,7 +118,7 @@ def expected_loss(
 
 @pytest.mark.parametrize(
     ("setting", "labels", "weights"),
-    [("nscl", [0, 1, -1, -1], (0.7, 1.3)), ("sorl", [0, 1, 0, 1], (0.4, 1.5)), ("sorl", [0, 0, 1], (1.0, 0.5))],
+    [("nscl", [0, 1, -1], (0.7, 1.3)), ("sorl", [0, 1, 0, 1], (0.4, 1.5)), ("sorl", [0, 0, 1], (1.0, 0.5))],
 )
 def test_in_expectation_a_loss_is_the_factorisation_plus_a_constant(
     setting: str, labels: list[int], weights: tuple[float, float]

@@ -15,7 +15,7 @@ from offmap import store
 from offmap.errors import StoreError
 
 HERE = Path(__file__).parent
-EPOCHS = 60
+EPOCHS = 30
 
 
 def start(folder: Path, name: str) -> subprocess.Popen[bytes]:
