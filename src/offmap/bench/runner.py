@@ -197,7 +197,7 @@ def prepared(
 ) -> Bench:
     """Load the sets and the network of a suite and run it over each set once."""
     protocol = suite.protocol
-    train = None if suite.train is None else load_set(suite.train, data).part(protocol.limit)
+    train = None if suite.train is None else load_set(suite.train, data)  # whole: a limit is for measuring
     on_step(f"preparing {spec.name}")
     network = make_network(spec, train, data, kept)
     extractor = Extractor(network, kept, protocol.batch_size, fresh, on_step)

@@ -39,7 +39,7 @@ class Protocol:
     Parameters
     ----------
     limit
-        At most so many inputs per set, drawn by a fixed seed; all when absent.
+        At most so many inputs per set, drawn by a fixed seed; all when absent. Networks are trained on all of [train].
     passes_limit
         At most so many for methods that send every input through the network again (ODIN, Mahalanobis with a step, …).
     noise

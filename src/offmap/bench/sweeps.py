@@ -176,7 +176,7 @@ SWEEPS: tuple[Sweep, ...] = (
             if k <= 5_000 * share
         ),
         kind="grid",
-        x="k",
+        x="k among all known inputs; k·α neighbours are taken among a share α",
     ),
     Sweep(
         "knn-normalised",
