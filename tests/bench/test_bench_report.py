@@ -58,8 +58,8 @@ def test_every_declared_sweep_names_detectors():
 
 @pytest.mark.data
 def test_sweeps_are_measured_and_drawn(data_folder, tmp_path):
-    names = ["react-percentile-CIFAR-10", "knn-average"]
-    found = run_thesis(methods=names, data=data_folder, cache=tmp_path, limit=150, seeds=1)
+    names = ["react-percentile-CIFAR-10", "dice-subset-CIFAR-10"]
+    found = run_thesis(methods=names, data=data_folder, cache=tmp_path, limit=100, seeds=1, noise=40)
     assert list(found.sweeps) == names
     accuracy = {point.x: point.id_accuracy for point in found.sweeps[names[0]]}
     assert accuracy[10] < accuracy[99], "cutting nearly everything loses the classes"

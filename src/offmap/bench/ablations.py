@@ -99,12 +99,18 @@ def run_thesis(
     seeds: int | None = None,
     limit: int | None = None,
     passes_limit: int | None = None,
+    noise: int = 500,
 ) -> ThesisResult:
     """Measure the sweeps; `methods` names some of them, by default all. Other parameters as in `run_suite`."""
     root = data if data is not None else os.environ.get(ENVIRONMENT)
     folder = None if root is None else Path(root)
     kept = default_cache() if cache is None else Path(cache)
-    changes = {"limit": limit or LIMIT, "passes_limit": passes_limit or PASSES_LIMIT, "seeds": seeds or 3}
+    changes = {
+        "limit": limit or LIMIT,
+        "passes_limit": passes_limit or PASSES_LIMIT,
+        "seeds": seeds or 3,
+        "noise": noise,
+    }
     result = ThesisResult(notes={**changes, "sets": "means over the unknown sets of each suite"})
 
     def bench_of(sweep: Sweep, options: tuple[tuple[str, str], ...]) -> Bench:
