@@ -57,6 +57,7 @@ def test_every_declared_sweep_names_detectors():
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_sweeps_are_measured_and_drawn(data_folder, tmp_path):
     names = ["react-percentile-CIFAR-10", "dice-subset-CIFAR-10"]
     found = run_thesis(methods=names, data=data_folder, cache=tmp_path, limit=100, seeds=1, noise=40)
