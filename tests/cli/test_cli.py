@@ -286,6 +286,7 @@ def test_an_interrupt_exits_130_with_one_line(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "offmap.cli", "extract", "x.npy", "--model", "slow:make", "--to", "acts"],
         cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs inherit it ignored
     )  # fmt: skip
     while not (tmp_path / "started").exists():
         assert process.poll() is None, process.stderr and process.stderr.read()
