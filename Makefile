@@ -35,6 +35,7 @@ format: $(READY)  ## let ruff mend what it can
 
 docs: $(READY)  ## the documentation site, in site/
 	$(BIN)/python docs/gen_methods.py
+	$(BIN)/python docs/gen_results.py
 	$(BIN)/mkdocs build --strict
 
 bench-neighbors: $(READY)  ## nearest neighbours beside the limit of the machine

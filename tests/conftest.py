@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # fixtures hold no examples, and share one module name
+
 FLAGS = [
     "--headless",
     "--no-sandbox",
