@@ -22,8 +22,9 @@ _HOMES = {
     "learn": "offmap.learning",
 }
 _ROOMS = (
-    "activations", "bench", "cli", "data", "detection", "discovery", "errors", "graph", "learning", "metrics",
-    "neighbors", "nets", "network", "plots", "report", "requests", "sampling", "scale", "serve", "store", "theory",
+    "activations", "bench", "cli", "data", "deploy", "detection", "discovery", "errors", "graph", "learning", "loop",
+    "metrics", "neighbors", "nets", "network", "plots", "report", "requests", "sampling", "scale", "serve", "store",
+    "theory",
 )  # fmt: skip
 _KINDS = {
     "detector": "offmap.detection:Detector",

@@ -1,0 +1,1 @@
+"""A model and its guard as one ONNX graph that runs where nothing of offmap is installed."""

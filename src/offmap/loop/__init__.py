@@ -1,0 +1,1 @@
+"""One round and many: detect the unknown, discover its classes, learn them, check for forgetting, calibrate anew."""
