@@ -168,6 +168,15 @@ class Score(Component):
         """One number per input."""
         raise NotImplementedError
 
+    def formula(self, state: State) -> Callable[[Block], Tensor]:
+        """`score` as a function of tensor operations alone, from which `offmap.export` draws a graph.
+
+        By default `score` itself. A method that scores with something else, such as a bank or scikit-learn, says here
+        how tensors do it.
+        """
+        ready = self.prepare(state)
+        return lambda block: self.score(block, ready)
+
     def fit(self, known: Activations, **options: Any) -> Detector:
         """A detector of this score alone, fitted."""
         from offmap.detection.pipeline import Detector

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.block import Block
 from offmap.detection.distances import unit
+from offmap.detection.formulas import directions, kth_distance, mean_of_largest
 from offmap.detection.logits import energy
 from offmap.detection.registry import register
 from offmap.detection.statistics import Rows, Statistic
@@ -110,6 +111,22 @@ class KNN(Score):
         distance = ready.kth_distance(block.features.cpu().numpy(), self._k, average=self.average)
         return -torch.from_numpy(distance)
 
+    def formula(self, state: State) -> Callable[[Block], Tensor]:
+        """The same by one product with the whole bank."""
+        rows = state["vectors"].float()
+        if self.normalize:
+
+            def by_direction(block: Block) -> Tensor:
+                queries, anywhere = directions(block.features)
+                found = kth_distance(queries, rows, None, self._k, self.average)
+                return -torch.where(anywhere, found, torch.inf)
+
+            return by_direction
+        centre = rows.mean(dim=0)  # products of vectors that share a large offset would lose digits
+        moved = rows - centre
+        half_norms = (moved.double().square().sum(dim=1) / 2).float()
+        return lambda block: -kth_distance(block.features - centre, moved, half_norms, self._k, self.average)
+
 
 def inner_product_bank(guides: Tensor) -> Bank:
     """A bank in which the nearest rows are those of the largest inner product.
@@ -195,3 +212,8 @@ class NNGuide(Score):
         """Energy times guidance."""
         guides, bank = ready
         return energy(block.logits) * guidance(block.features, guides, bank, min(self.k, len(guides)))
+
+    def formula(self, state: State) -> Callable[[Block], Tensor]:
+        """The same by one product with all guides."""
+        guides, k = state["guides"], min(self.k, len(state["guides"]))
+        return lambda block: energy(block.logits) * mean_of_largest(unit(block.features) @ guides.T, k)

@@ -8,7 +8,7 @@ scoring needs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -16,6 +16,13 @@ from torch import Tensor
 
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.block import Block
+from offmap.detection.formulas import (
+    expected_length,
+    forest_tables,
+    local_densities,
+    outlier_factor,
+    path_lengths,
+)
 from offmap.detection.registry import register
 from offmap.detection.statistics import Rows, Statistic
 from offmap.errors import InputError
@@ -109,6 +116,14 @@ class IForest(FromSample):
         """Minus the anomaly score of the forest."""
         return torch.from_numpy(ready.score_samples(block.features.cpu().numpy()))
 
+    def formula(self, state: State) -> Callable[[Block], Tensor]:
+        """The same by walking all trees at once (Liu et al. 2008, eq. 2)."""
+        forest = self.prepare(state)
+        tables, usual = forest_tables(forest), expected_length(forest.max_samples_)
+        if usual == 0:  # trees of one input: scikit-learn calls everything usual
+            return lambda block: torch.full_like(block.features[:, 0], -0.5)
+        return lambda block: -torch.exp2(-path_lengths(block.features, tables) / usual)
+
 
 @register
 class LOF(FromSample):
@@ -151,6 +166,12 @@ class LOF(FromSample):
     def score(self, block: Block, ready: Any) -> Tensor:
         """Minus the factor."""
         return torch.from_numpy(ready.score_samples(block.features.cpu().double().numpy()))
+
+    def formula(self, state: State) -> Callable[[Block], Tensor]:
+        """The same by comparing with the whole sample."""
+        rows = state["rows"].double()
+        reach, density = local_densities(rows, self.k)
+        return lambda block: -outlier_factor(block.features.double(), rows, reach, density, self.k)
 
 
 def log_kernel_sum(features: Tensor, support: Tensor, log_weights: Tensor, gamma: float) -> Tensor:
