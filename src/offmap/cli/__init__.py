@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from offmap.cli import bench, compare, demo, discover, explain, extract, fit, methods, score
+from offmap.cli import bench, compare, demo, discover, explain, extract, fit, methods, score, serve
 from offmap.errors import OffmapError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -23,6 +23,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare.compare,
     "discover": discover.discover,
     "explain": explain.explain,
+    "serve": serve.serve,
     "methods": methods.methods,
     "bench": bench.bench,
 }

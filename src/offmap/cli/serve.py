@@ -1,0 +1,89 @@
+"""`offmap serve`: a guard as a service, with a pile of what it does not know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from offmap.cli.options import _numbers, say
+
+_NETWORK, _PICTURES, _ACCESS = "Network", "Pictures", "Access"
+
+
+def serve(
+    guard: Annotated[Path, typer.Argument(help="A file that offmap fit --calibrate wrote.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Run this network over inputs: package.module:factory, a file.onnx, or a learned model's file. "
+            "Without it only features are scored.",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Weights for the model: .safetensors, or a torch state dict.", rich_help_panel=_NETWORK),
+    ] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="The layer to tap; the last linear one by default.", rich_help_panel=_NETWORK)
+    ] = None,
+    classes: Annotated[
+        Path | None,
+        typer.Option(help="Names of the classes: a JSON list, or a text file with one per line."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 8000 by default, 0 for a free one.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Where unknown inputs are kept: a folder, or postgresql://….")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with the token clients must show; or set OFFMAP_TOKEN.", rich_help_panel=_ACCESS),
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Listen beyond this machine without a token.", rich_help_panel=_ACCESS)
+    ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests per second and address; 0 for no limit.", rich_help_panel=_ACCESS),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Inputs scored at a time; 128 by default.", rich_help_panel=_NETWORK)
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(min=1, help="Bring pictures to this many pixels a side.", rich_help_panel=_PICTURES)
+    ] = None,
+    gray: Annotated[bool, typer.Option("--gray", help="Read one channel, not three.", rich_help_panel=_PICTURES)] = (
+        False
+    ),
+    mean: Annotated[
+        str | None, typer.Option(help="Subtract from pixels in [0, 1], such as .49,.48,.45.", rich_help_panel=_PICTURES)
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(help="Then divide by this, such as .2,.2,.2.", rich_help_panel=_PICTURES)
+    ] = None,
+) -> None:
+    """Answer requests for scores over HTTP, and keep every unknown input durably. All limits: OFFMAP_… variables."""
+    from offmap.serve import bind
+    from offmap.serve import serve as run
+    from offmap.serve.loading import Files
+    from offmap.serve.service import Service
+    from offmap.serve.settings import settings
+
+    given: dict[str, Any] = {
+        "host": host, "port": port, "store": store, "token_file": token_file, "no_auth": no_auth or None,
+        "rate": rate, "max_batch": batch_size, "image_size": image_size, "gray": gray or None,
+        "mean": _numbers(mean), "std": _numbers(std),
+    }  # fmt: skip
+    chosen = settings(**given)
+    bound = bind(chosen)
+    files = Files(guard, model, weights, layer, classes)
+    service = Service(*files.load(), chosen, files.load)
+    run(service, bound, lambda url: say(f"{service.guard.chosen} on {url}, unknown inputs in {_shown(chosen.store)}"))
+
+
+def _shown(store: str) -> str:
+    """The store without what may be a password."""
+    return "PostgreSQL" if "://" in store else store
