@@ -118,7 +118,8 @@ def test_history_is_written_as_a_table(tmp_path: Path) -> None:
     with (tmp_path / "run" / "history.csv").open() as stream:
         table = list(csv.DictReader(stream))
     assert [float(row["loss"]) for row in table] == [row["loss"] for row in model.history]
-    assert set(table[0]) == {"epoch", "loss", "novel", "labelled", "unlabelled", "divergence"}
+    parts = {"novel", "labelled", "unlabelled", "divergence"}
+    assert set(table[0]) == {"epoch", "loss", "all_estimate", "known_estimate", "novel_estimate"} | parts
 
 
 def test_a_checkpoint_of_another_run_is_not_continued(tmp_path: Path) -> None:

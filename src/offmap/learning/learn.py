@@ -7,32 +7,29 @@ import hashlib
 import io
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from offmap import store
-from offmap.data.vector_views import VectorViews
-from offmap.data.views import ImageViews, Views
-from offmap.discovery.counting import count_classes
 from offmap.discovery.inputs import KnownClasses, read_labels
 from offmap.errors import InputError
-from offmap.learning import closed
-from offmap.learning.encoders import Encoder, Lookup, Pictures, Whitening, custom, lookup, named
+from offmap.learning import building, closed
+from offmap.learning.distributed import Ranks, joined
+from offmap.learning.encoders import Encoder, Lookup, Whitening, lookup
+from offmap.learning.estimate import estimates, watched
 from offmap.learning.grouping import Codes, balance_helps, grouped
 from offmap.learning.inputs import Inputs, as_inputs
 from offmap.learning.losses.numbers import unit
-from offmap.learning.model import SHARPNESS, OpenWorldModel, OpenWorldNet
+from offmap.learning.model import OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives import Objective, Task, objective
-from offmap.learning.settings import Preset, Training, resolve
+from offmap.learning.settings import Preset, Training, published_encoder, resolve
 from offmap.learning.trainer import Trainer
 
 SPECTRAL = "sorl-spectral"
-BLOCK = 2048
 
 
 def learn(
@@ -46,6 +43,7 @@ def learn(
     *,
     preset: Preset = "auto",
     progress: bool | None = None,
+    tensorboard: bool = False,
     **settings: Any,
 ) -> OpenWorldModel:
     """Learn known and novel classes from some labels and a pile of unlabelled inputs.
@@ -68,13 +66,17 @@ def learn(
         The same seed gives the same model.
     out
         A folder for checkpoints, ``history.csv`` and ``model.offmap``. The same call resumes a run that was killed,
-        and ends in the same weights, bit for bit, on the same machine with the same number of threads.
+        and ends in the same weights, bit for bit, on the same machine with the same number of threads. Under
+        ``torchrun`` all processes train one model; the first one writes.
     preset
         See `offmap.learning.settings.resolve`.
     progress
-        `False` for no progress bar; there is one on a terminal only.
+        `False` for no progress bar; there is one on a terminal only, with the parts of the loss and with estimates of
+        All, Known and Novel that need no novel label (`offmap.learning.estimate`).
+    tensorboard
+        Write what the bar shows to ``out/tensorboard`` too.
     **settings
-        Of the objective and of training, by name.
+        Of the objective and of training, by name; see `offmap.learning.Training`.
 
     Returns
     -------
@@ -83,6 +85,7 @@ def learn(
 
     Examples
     --------
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> truth = np.repeat(np.arange(4), 40)
     >>> rows = rng.normal(size=(4, 8))[truth] + 0.1 * rng.normal(size=(160, 8))
@@ -97,65 +100,129 @@ def learn(
         raise InputError(f"{len(data)} inputs: at least 4 are needed to learn anything")
     known = read_labels(labels, len(data))
     folder = _folder(out)
+    if tensorboard and folder is None:
+        raise InputError("tensorboard=True: name a folder with out=; the event files go there")
     if name == SPECTRAL:
-        model = _spectral(data, known, n_classes, seed, settings)
+        model, first = _spectral(data, known, n_classes, seed, settings), True
     else:
         kind = objective(name)
         if kind.needs_labels and not len(known):
             raise InputError(f"{name}: it learns from labels, and no input has one; try simclr or scl")
         own, training = resolve(kind, data.kind, preset, settings)
-        model = _trained(kind, data, known, n_classes, encoder, seed, folder, own, training, progress)
-    if folder is not None:
+        encoder = published_encoder(preset) if encoder == "auto" else encoder
+        ranks = joined(training.device)
+        run = _Run(kind, own, training, seed, folder, ranks, progress, tensorboard)
+        model, first = run.model(data, known, n_classes, encoder), ranks.first
+    if folder is not None and first:
         store.write_atomically(folder / "history.csv", _as_csv(model.history))
         model.save(folder / "model.offmap")
     return model
 
 
-def _trained(
-    kind: type[Objective],
-    data: Inputs,
-    known: KnownClasses,
-    n_classes: int | str | None,
-    encoder: str | nn.Module,
-    seed: int,
-    folder: Path | None,
-    own: dict[str, Any],
-    training: Training,
-    progress: bool | None,
-) -> OpenWorldModel:
-    codes = known.codes
-    body = _encoder(encoder, data, codes, training, seed)
-    prepared = _in_blocks(body.front, data.tensor)
-    head = kind.projection_head(body.width, training.projection, seed)
-    projected = kind.reads_projection and training.projection > 0
-    width = training.projection if projected else body.width
-    network = nn.Sequential(body.body, head)
-    read = network if projected else body.body
-    first = _features(read, prepared)
-    k = _class_count(n_classes, first, known, seed)
-    task = Task(training.projection or body.width, k, len(known), _shares(codes), float((codes >= 0).mean()))
-    loss = kind(task, own)
-    start = _features(network, prepared)
-    balanced = balance_helps(unit(data.tensor.reshape(len(data), -1)).numpy(), codes, seed)
-    _, centres = grouped(start.numpy(), k, codes, len(known), seed, balanced)
-    loss.start(start, torch.from_numpy(codes), torch.from_numpy(centres))
-    views = _views(data, prepared, training)
-    run = {
-        "objective": kind.name,
-        "settings": own,
-        "training": asdict(training),
-        "seed": seed,
-        "n_classes": k,
-        "balanced": balanced,
-    }
-    identity = _digest(data.tensor, codes, run, body)
-    checkpoint = None if folder is None else folder / "checkpoint.offmap"
-    trainer = Trainer(network, loss, views, prepared, codes, training, seed, checkpoint, identity)
-    trainer.run(progress)
-    features = _features(read, prepared)
-    weight, bias, used = _classes(loss, features, k, codes, len(known), seed, balanced)
-    net = OpenWorldNet(body, head if projected else nn.Identity(), width, len(used))
-    return _model(net, weight, bias, used, known, trainer.history, run)
+class _Run:
+    """One training from beginning to end: pre-training when asked for, the objective, the classes found."""
+
+    def __init__(
+        self,
+        kind: type[Objective],
+        own: dict[str, Any],
+        training: Training,
+        seed: int,
+        folder: Path | None,
+        ranks: Ranks,
+        progress: bool | None,
+        tensorboard: bool,
+    ) -> None:
+        self.kind, self.own, self.training, self.seed = kind, own, training, seed
+        self.folder, self.ranks, self.progress, self.tensorboard = folder, ranks, progress, tensorboard
+
+    def model(
+        self, data: Inputs, known: KnownClasses, n_classes: int | str | None, encoder: str | nn.Module
+    ) -> OpenWorldModel:
+        """Train, and find the classes."""
+        training, seed, n_known = self.training, self.seed, len(known)
+        held = building.held_back(known.codes, training.held_out, seed)
+        codes = known.codes.copy()
+        codes[held] = -1
+        body = building.fitted_encoder(encoder, data, codes, training, seed)
+        prepared = building.in_blocks(body.front, data.tensor)
+        self._pretrain(data, prepared, codes, n_known, body)
+        building.train_parts(body, training.keep)
+        head = self.kind.projection_head(body.width, training.projection, seed)
+        projected = self.kind.reads_projection and training.projection > 0
+        network = nn.Sequential(body.body, head)
+        read = network if projected else body.body
+        k = building.class_count(n_classes, building.features_of(read, prepared), known, seed)
+        loss = self.kind(self._task(body, codes, k, n_known), self.own)
+        start = building.features_of(network, prepared)
+        balanced = balance_helps(unit(data.tensor.reshape(len(data), -1)).numpy(), codes, seed)
+        groups, centres = grouped(start.numpy(), k, codes, n_known, seed, balanced)
+        loss.start(start, torch.from_numpy(codes), torch.from_numpy(centres))
+        seen = watched(known.codes, held, groups, n_known, seed)
+
+        def watch() -> dict[str, float]:
+            features = building.features_of(read, prepared[torch.from_numpy(seen.rows)], training.device)
+            return estimates(features, seen, building.own_classifier(loss))
+
+        run = self._note(k, balanced)
+        trainer = self._trainer("checkpoint", network, loss, data, prepared, codes, body, run, watch)
+        trainer.run(self.progress, self.folder / "tensorboard" if self.tensorboard and self.folder else None)
+        network.cpu()
+        loss.cpu()
+        features = building.features_of(read, prepared)
+        weight, bias, used = building.class_vectors(loss, features, k, known.codes, n_known, seed, balanced)
+        width = training.projection if projected else body.width
+        net = OpenWorldNet(body, head if projected else nn.Identity(), width, len(used))
+        return building.assembled(net, weight, bias, used, known, trainer.history, run)
+
+    def _pretrain(self, data: Inputs, prepared: Tensor, codes: Codes, n_known: int, body: Encoder) -> None:
+        """Learn from views alone, with a projection head that is thrown away."""
+        name = self.training.pretrain
+        if name is None or not self.training.pretrain_epochs:
+            return
+        kind = objective(name)
+        own, _ = resolve(kind, data.kind, "auto", {})
+        training = replace(self.training, epochs=self.training.pretrain_epochs)
+        head = kind.projection_head(body.width, training.projection, self.seed)
+        before = _Run(kind, own, training, self.seed, self.folder, self.ranks, self.progress, False)
+        loss = kind(before._task(body, codes, max(n_known, 1), n_known), own)
+        network = nn.Sequential(body.body, head)
+        run = before._note(0, False)
+        before._trainer("pretrained", network, loss, data, prepared, codes, body, run, None).run(self.progress)
+        body.body.cpu()
+
+    def _task(self, body: Encoder, codes: Codes, k: int, n_known: int) -> Task:
+        width = self.training.projection or body.width
+        return Task(width, k, n_known, building.shares_of(codes, n_known), float((codes >= 0).mean()))
+
+    def _note(self, k: int, balanced: bool) -> dict[str, Any]:
+        return {
+            "objective": self.kind.name,
+            "settings": self.own,
+            "training": asdict(self.training),
+            "seed": self.seed,
+            "n_classes": k,
+            "balanced": balanced,
+        } | ({"processes": self.ranks.world} if self.ranks.world > 1 else {})
+
+    def _trainer(
+        self,
+        file: str,
+        network: nn.Module,
+        loss: Objective,
+        data: Inputs,
+        prepared: Tensor,
+        codes: Codes,
+        body: Encoder,
+        run: dict[str, Any],
+        watch: Any,
+    ) -> Trainer:
+        views = building.views_of(data, prepared, self.training)
+        identity = _digest(data.tensor, codes, run, body)
+        checkpoint = None if self.folder is None else self.folder / f"{file}.offmap"
+        return Trainer(
+            network, loss, views, prepared, codes, self.training, self.seed, checkpoint, identity, self.ranks, watch
+        )
 
 
 def _spectral(
@@ -171,121 +238,20 @@ def _spectral(
     front = Whitening(rows.shape[1])
     front.fit(rows, codes, chosen["shrinkage"])
     prepared = front(data.tensor)
-    k = _class_count(n_classes, prepared, known, seed)
+    k = building.class_count(n_classes, prepared, known, seed)
     columns = min(chosen["columns"] or k, len(rows) - 1)
     features = closed.spectral_features(
         prepared.numpy(), codes, columns, neighbours=chosen["neighbours"], eta_l=chosen["eta_l"], seed=seed
     )
     balanced = balance_helps(unit(data.tensor).numpy(), codes, seed)
     labels, centres = grouped(features, k, codes, len(known), seed, balanced)
-    used = _used(labels, k, len(known))
+    used = building.in_use(labels, k, len(known))
     body = Lookup(len(rows), rows.shape[1], features.shape[1], chosen["nearest"])
     body.bank.copy_(prepared)
     body.values.copy_(torch.from_numpy(features))
     net = OpenWorldNet(lookup(front, body), nn.Identity(), features.shape[1], len(used))
     run = {"objective": SPECTRAL, "settings": chosen, "seed": seed, "n_classes": k, "balanced": balanced}
-    return _model(net, torch.from_numpy(centres), torch.zeros(k), used, known, [], run)
-
-
-def _model(
-    net: OpenWorldNet,
-    weight: Tensor,
-    bias: Tensor,
-    used: Codes,
-    known: KnownClasses,
-    history: list[dict[str, float]],
-    run: dict[str, Any],
-) -> OpenWorldModel:
-    with torch.no_grad():
-        net.classifier.weight.copy_(SHARPNESS * weight[used])
-        net.classifier.bias.copy_(bias[used])
-    net.requires_grad_(False).eval()
-    novel = len(used) - len(known)
-    ids = np.concatenate([known.ids, known.next_id + np.arange(novel)])
-    names = (*known.names, *(f"novel {number + 1}" for number in range(novel)))
-    config = json.loads(json.dumps({**run, "unused": run["n_classes"] - len(used)}))  # as it comes back from a file
-    return OpenWorldModel(net, ids, names, len(known), history, config)
-
-
-def _classes(
-    loss: Objective, features: Tensor, k: int, codes: Codes, n_known: int, seed: int, balanced: bool
-) -> tuple[Tensor, Tensor, Codes]:
-    """Class vectors and biases over features of length 1, and which classes are in use; known ones always are."""
-    given = loss.classifier()
-    if given is not None and loss.chosen.get("assign") != "kmeans":
-        weight, bias = given
-        found = (features @ weight.T + bias).argmax(dim=1).numpy()
-        return weight, bias, _used(found, k, n_known)
-    found, centres = grouped(features.numpy(), k, codes, n_known, seed, balanced)
-    return torch.from_numpy(centres), torch.zeros(k), _used(found, k, n_known)
-
-
-def _used(found: Codes, k: int, n_known: int) -> Codes:
-    counts = np.bincount(found, minlength=k)
-    return np.flatnonzero((counts > 0) | (np.arange(k) < n_known))
-
-
-def _class_count(asked: int | str | None, features: Tensor, known: KnownClasses, seed: int) -> int:
-    free = int((known.codes < 0).sum())
-    if asked is None or asked == "auto":
-        if not free:
-            return len(known)
-        return count_classes(features.numpy(), known.codes, seed).n_classes
-    if isinstance(asked, bool) or not isinstance(asked, int | np.integer):
-        raise InputError(f"n_classes={asked!r}: a whole number, None or 'auto'")
-    if not max(len(known), 1) <= asked <= len(known) + free:
-        raise InputError(
-            f"n_classes={asked}: with {len(known)} known classes and {free} unlabelled inputs, "
-            f"{max(len(known), 1)} to {len(known) + free} are possible"
-        )
-    return int(asked)
-
-
-def _encoder(encoder: str | nn.Module, data: Inputs, codes: Codes, training: Training, seed: int) -> Encoder:
-    shape = tuple(data.tensor.shape[1:])
-    if isinstance(encoder, nn.Module):
-        made = custom(encoder, data.tensor)
-    elif data.kind == "embeddings":
-        usual = "mlp" if training.hidden else "linear"
-        settings = {"hidden": training.hidden} if training.hidden and encoder in ("auto", "mlp") else {}
-        made = named(usual if encoder == "auto" else encoder, shape, seed, **settings)
-    else:
-        made = named("cnn" if encoder == "auto" else encoder, shape, seed)
-    for module in made.modules():
-        if isinstance(module, Whitening):
-            module.fit(data.tensor.numpy(), codes, training.shrinkage)
-        elif isinstance(module, Pictures):
-            module.fit(data.tensor)
-    return made
-
-
-def _views(data: Inputs, prepared: Tensor, training: Training) -> Views:
-    if data.kind == "images":
-        return ImageViews.simclr()
-    near = min(training.neighbours, len(prepared) - 1)
-    if not near:
-        return VectorViews(prepared.shape[1], dropout=training.dropout, noise=training.noise)
-    share = (0.0, training.neighbour_share)
-    return VectorViews.among(prepared, near, share, dropout=training.dropout, noise=training.noise)
-
-
-def _features(network: nn.Module, prepared: Tensor) -> Tensor:
-    """Features of length 1 of all rows, the network as in use."""
-    was_training = network.training
-    network.eval()
-    out = unit(_in_blocks(network, prepared))
-    network.train(was_training)
-    return out
-
-
-def _in_blocks(module: nn.Module, inputs: Tensor) -> Tensor:
-    with torch.no_grad():
-        return torch.cat([module(inputs[start : start + BLOCK]) for start in range(0, len(inputs), BLOCK)])
-
-
-def _shares(codes: Codes) -> tuple[float, ...]:
-    known = codes[codes >= 0]
-    return tuple((np.bincount(known) / len(known)).tolist()) if len(known) else ()
+    return building.assembled(net, torch.from_numpy(centres), torch.zeros(k), used, known, [], run)
 
 
 def _digest(inputs: Tensor, codes: Codes, run: dict[str, Any], encoder: Encoder) -> str:

@@ -10,8 +10,9 @@ from offmap.errors import InputError
 from offmap.learning.objectives.base import Objective
 
 Kind = Literal["embeddings", "images"]
-Preset = Literal["auto", "thesis", "authors", "embeddings"]
-PRESETS = ("auto", "thesis", "authors", "embeddings")
+Preset = Literal["auto", "thesis", "authors", "embeddings", "cifar10", "cifar100", "imagenet100"]
+ENCODERS = {"cifar10": "resnet18", "cifar100": "resnet18", "imagenet100": "resnet50"}  # thesis l.3176
+PRESETS = ("auto", "thesis", "authors", "embeddings", *ENCODERS)
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Training:
     Parameters
     ----------
     epochs, batch_size
-        As usual; a batch holds labelled and unlabelled rows in the proportion of the set.
+        As usual; a batch holds labelled and unlabelled rows in the proportion of the set. Of several processes each
+        takes a batch of this size.
     optimizer, learning_rate, momentum, weight_decay, schedule
         ``"sgd"`` or ``"adamw"``; ``"cosine"`` to zero, ``"steps"`` (a tenth at 50 % and at 75 %) or ``"constant"``.
     projection
@@ -33,10 +35,20 @@ class Training:
         Gaussian noise.
     shrinkage
         Of the whitening by known classes; `None` does not whiten.
-    autocast
-        ``"bfloat16"`` or ``"float16"`` to run the network in; on CPUs slower than float32.
+    held_out
+        The share of labelled rows whose labels are kept from training, for an honest estimate of Known on the way.
+    pretrain, pretrain_epochs
+        ``"simclr"`` or ``"scl"``: learn from views alone first, for so many epochs.
+    keep
+        With a network of one's own or by name: train only these parts of it, such as ``("layer4",)``, as OpenCon
+        and SORL do from pre-trained weights (thesis l.3179); all when empty.
+    amp
+        ``"bfloat16"`` to run the network in mixed precision; losses stay in float32. float16 is not offered: it
+        would need its loss scaled.
     compile
         Pass the network through ``torch.compile``.
+    device
+        Where to train, such as ``"cuda"``; what is learned comes back to the CPU.
     """
 
     epochs: int = 200
@@ -53,8 +65,13 @@ class Training:
     dropout: float = 0.0
     noise: float = 0.0
     shrinkage: float | None = None
-    autocast: str | None = None
+    held_out: float = 0.0
+    pretrain: str | None = None
+    pretrain_epochs: int = 0
+    keep: tuple[str, ...] = ()
+    amp: str | None = None
     compile: bool = False
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         rules = {
@@ -72,7 +89,10 @@ class Training:
             "dropout": 0 <= self.dropout < 1,
             "noise": self.noise >= 0,
             "shrinkage": self.shrinkage is None or 0 < self.shrinkage <= 1,
-            "autocast": self.autocast in (None, "bfloat16", "float16"),
+            "held_out": 0 <= self.held_out < 1,
+            "pretrain": self.pretrain in (None, "simclr", "scl"),
+            "pretrain_epochs": self.pretrain_epochs >= 0,
+            "amp": self.amp in (None, "bfloat16"),
         }
         for name, fine in rules.items():
             if not fine:
@@ -102,8 +122,9 @@ def resolve(
     objective, kind
         What is learned, and from what.
     preset
-        ``"thesis"`` and ``"authors"`` as published, for images; ``"embeddings"`` what suits features; ``"auto"``
-        chooses by `kind`.
+        ``"thesis"`` and ``"authors"`` as published, for images; ``"cifar10"``, ``"cifar100"`` and ``"imagenet100"`` the
+        thesis' whole recipe for that set, its network, epochs and pre-training included; ``"embeddings"`` what suits
+        features; ``"auto"`` chooses by `kind`.
     given
         Settings by name, of either.
 
@@ -125,6 +146,8 @@ def resolve(
         layers.append(objective.embeddings)
     if chosen == "authors":
         layers.append(objective.authors)
+    if chosen in ENCODERS:
+        layers.append(objective.recipes.get(chosen, {}))
     names = {field.name for field in fields(Training)}
     for layer in [*layers, given]:
         for name, value in layer.items():
@@ -138,6 +161,17 @@ def resolve(
                     f"and training has {', '.join(sorted(names))}"
                 )
     return own, Training(**training)
+
+
+def published_encoder(preset: str) -> str:
+    """The network of a published recipe, ``"auto"`` where a preset names none.
+
+    Examples
+    --------
+    >>> published_encoder("cifar100"), published_encoder("thesis")
+    ('resnet18', 'auto')
+    """
+    return ENCODERS.get(preset, "auto")
 
 
 def _like(name: str, value: Any, model: Any) -> Any:

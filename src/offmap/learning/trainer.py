@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,11 @@ from torch import Tensor, nn
 from offmap import store
 from offmap.data.views import Views, step_generator
 from offmap.errors import InputError, StoreError
+from offmap.learning.distributed import Ranks
 from offmap.learning.objectives.base import Moment, Objective
+from offmap.learning.progress import telling
 from offmap.learning.settings import Training
+from offmap.nets.freezing import train_mode
 
 KIND = "learning-checkpoint"
 LAYOUT = 1
@@ -40,6 +42,10 @@ class Trainer:
         A file, rewritten after every epoch; an existing one is resumed.
     identity
         What must be the same for a checkpoint to be continued: a digest of data and settings.
+    ranks
+        The processes that train together; every batch is `batch_size` rows of each.
+    watch
+        Called after every epoch for more numbers to note, the network as in use.
     """
 
     def __init__(
@@ -53,32 +59,49 @@ class Trainer:
         seed: int,
         checkpoint: Path | None = None,
         identity: str = "",
+        ranks: Ranks | None = None,
+        watch: Callable[[], dict[str, float]] | None = None,
     ) -> None:
-        self.network, self.objective, self.views, self.inputs = network, objective, views, inputs
-        self.labels, self.training, self.seed = labels, training, seed
+        self.ranks = ranks or Ranks()
+        self.network, self.objective = network.to(training.device), objective.to(training.device)
+        self.views, self.inputs, self.labels = views, inputs, labels
+        self.training, self.seed, self.watch = training, seed, watch
         self.checkpoint, self.identity = checkpoint, identity
         self.history: History = []
         self.epoch = 0
-        self.steps_per_epoch = max(len(labels) // training.batch_size, 1)
+        self.steps_per_epoch = max(len(labels) // (training.batch_size * self.ranks.world), 1)
         self.steps = training.epochs * self.steps_per_epoch
         self._run_network = torch.compile(network) if training.compile else network
-        parameters = [p for module in (network, objective) for p in module.parameters() if p.requires_grad]
+        parameters = [*_learning(network), *_learning(objective)]
         self.optimizer = _optimizer(parameters, training) if parameters else None
         if checkpoint is not None and checkpoint.is_file():
             self._resume(checkpoint)
+        self.ranks.wait()  # nobody writes a checkpoint while another still looks for one
 
-    def run(self, progress: bool | None = None) -> History:
-        """Train to the end; the mean of every part of the loss, epoch by epoch."""
+    def run(self, progress: bool | None = None, events: Path | None = None) -> History:
+        """Train to the end; the mean of every part of the loss, epoch by epoch.
+
+        Parameters
+        ----------
+        progress
+            `False` for no bar.
+        events
+            A folder for TensorBoard.
+        """
         if self.optimizer is None:
             return self.history
-        with torch.random.fork_rng(devices=[]), _bar(progress, self.training.epochs, self.epoch) as tell:
-            self.network.train()
-            self.objective.train()
+        first = self.ranks.first
+        reports = telling(progress if first else False, self.training.epochs, self.epoch, events if first else None)
+        with torch.random.fork_rng(devices=[]), reports as tell:
             while self.epoch < self.training.epochs:
+                train_mode(self.network)
+                self.objective.train()
                 row = self._one_epoch(self.optimizer)
+                if self.watch is not None:
+                    row |= self.watch()
                 self.history.append(row)
                 self.epoch += 1
-                if self.checkpoint is not None:
+                if self.checkpoint is not None and first:
                     self._save(self.checkpoint)
                 tell(row)
         self.network.eval()
@@ -95,14 +118,8 @@ class Trainer:
 
     def _step(self, optimizer: torch.optim.Optimizer, rows: npt.NDArray[np.int64], step: int) -> dict[str, float]:
         torch.manual_seed(step_generator(self.seed, step, stream=1).initial_seed())  # of dropout in the network
-        index = torch.from_numpy(rows)
-        first, second = self.views(self.inputs[index], step_generator(self.seed, step), index)
-        labels = torch.from_numpy(self.labels[rows])
-        kind = self.training.autocast
-        half = torch.autocast("cpu", dtype=getattr(torch, kind)) if kind else nullcontext()
-        with half:
-            both = self._run_network(torch.cat([first, second]))
-        one, two = both[: len(rows)], both[len(rows) :]
+        one, two = self._embedded(rows, step)
+        labels = torch.from_numpy(self.labels[rows]).to(one.device)
         parts = self.objective(one, two, labels, Moment(step, self.steps))
         loss = torch.stack(list(parts.values())).sum()
         if not bool(torch.isfinite(loss)):
@@ -115,9 +132,24 @@ class Trainer:
             group["lr"] = self.training.learning_rate * decay(self.training.schedule, step / max(self.steps, 1))
         optimizer.zero_grad()
         torch.autograd.backward(loss)
+        self.ranks.share_gradients(_learning(self.network), _learning(self.objective))
         optimizer.step()
         self.objective.after_step(one.detach().float(), two.detach().float(), labels)
         return {"loss": float(loss.detach()), **{name: float(part.detach()) for name, part in parts.items()}}
+
+    def _embedded(self, rows: npt.NDArray[np.int64], step: int) -> tuple[Tensor, Tensor]:
+        """Both views of a batch as embeddings: one's own part is run, the other processes' parts are gathered."""
+        part = self.ranks.slice_of(rows)
+        index = torch.from_numpy(rows[part])
+        numbers = self.views.draw(len(rows), step_generator(self.seed, step))[part]
+        pair = self.views.apply(self.inputs[index].to(self.training.device), numbers, index)
+        kind = self.training.amp
+        device = torch.device(self.training.device).type
+        half = torch.autocast(device, dtype=getattr(torch, kind)) if kind else nullcontext()
+        with half:
+            both = self._run_network(torch.cat(pair)).float()
+        one, two = (self.ranks.gathered(view, len(rows)) for view in (both[: len(index)], both[len(index) :]))
+        return one, two
 
     def _save(self, file: Path) -> None:
         assert self.optimizer is not None
@@ -128,7 +160,7 @@ class Trainer:
         for number, values in self.optimizer.state_dict()["state"].items():
             for name, value in values.items():
                 if value is not None:
-                    tensors[f"optimizer.{number}.{name}"] = torch.as_tensor(value).numpy()
+                    tensors[f"optimizer.{number}.{name}"] = torch.as_tensor(value).cpu().numpy()
         config = {"layout": LAYOUT, "identity": self.identity, "epoch": self.epoch, "history": self.history}
         store.save(file, KIND, config, tensors)
 
@@ -196,26 +228,10 @@ def _optimizer(parameters: list[nn.Parameter], training: Training) -> torch.opti
     )
 
 
+def _learning(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
 def _tensors(arrays: dict[str, npt.NDArray[Any]], prefix: str) -> dict[str, Tensor]:
     start = len(prefix)
     return {name[start:]: torch.from_numpy(a.copy()) for name, a in arrays.items() if name.startswith(prefix)}
-
-
-@contextmanager
-def _bar(progress: bool | None, total: int, done: int) -> Iterator[Callable[[dict[str, float]], None]]:
-    """A function to call after every epoch; it draws on a terminal, unless that is not wanted."""
-    if progress is False or not sys.stderr.isatty():
-        yield lambda row: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("learning {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total, completed=done)
-
-        def tell(row: dict[str, float]) -> None:
-            parts = " ".join(f"{name} {value:.3f}" for name, value in row.items() if name != "epoch")
-            bar.update(task, advance=1, description=parts)
-
-        yield tell

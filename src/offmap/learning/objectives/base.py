@@ -63,6 +63,7 @@ class Objective(nn.Module):
     authors: ClassVar[Mapping[str, Any]] = {}
     embeddings: ClassVar[Mapping[str, Any]] = {}
     published_training: ClassVar[Mapping[str, Any]] = {}  # what the thesis trains this objective with
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # and what is particular to a data set, by preset
     grid: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # what `tune` tries
     needs_labels: ClassVar[bool] = False
     reads_projection: ClassVar[bool] = False  # whether classes are told apart after the projection head

@@ -91,10 +91,11 @@ class NSCL(_Spectral):
     """The NCD spectral contrastive loss (thesis l.2130)."""
 
     name = "nscl"
-    settings = {"alpha": 1.0, "beta": 1.0, "radius": 1.0, "clip": True, "estimator": "unbiased", "mixed": 1.0}
+    settings = {"alpha": 0.0225, "beta": 2.0, "radius": 1.0, "clip": True, "estimator": "unbiased", "mixed": 1.0}
     authors = {"estimator": "authors", "mixed": 2.0}
-    embeddings = {"alpha": 0.05, "radius": 3.0, "clip": False}
-    published_training = {"learning_rate": 0.03, "momentum": 0.95, "projection": 1000}  # l.4647
+    embeddings = {"alpha": 0.05, "beta": 1.0, "radius": 3.0, "clip": False}
+    published_training = {"learning_rate": 0.03, "momentum": 0.95, "weight_decay": 5e-4, "projection": 1000}  # l.4647
+    recipes = {"cifar10": {"epochs": 1200}, "cifar100": {"epochs": 1200}, "imagenet100": {"epochs": 1200}}
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
         """NSCL."""
@@ -105,7 +106,7 @@ class NSCL(_Spectral):
             labels,
             alpha=self.chosen["alpha"],
             beta=self.chosen["beta"],
-            shares=self.shares if self.chosen["estimator"] == "unbiased" else None,
+            shares=self.shares.to(one.device) if self.chosen["estimator"] == "unbiased" else None,
             estimator=self.chosen["estimator"],
             factors=(1.0, self.chosen["mixed"], 1.0),
         )
@@ -128,6 +129,17 @@ class SORL(_Spectral):
     authors = {"eta_l": 0.0225, "eta_u": 1.0, "estimator": "authors", "factors": (3.0, 2.0, 2.0)}
     embeddings = {"eta_l": 0.05, "eta_u": 1.0, "radius": 3.0, "clip": False}
     published_training = {"learning_rate": 0.05, "weight_decay": 5e-4, "projection": 1000}  # l.5454
+    recipes = {
+        "cifar10": {
+            "eta_l": 0.5,
+            "eta_u": 1.0,
+            "epochs": 400,
+            "pretrain": "scl",
+            "pretrain_epochs": 1200,
+            "keep": ("layer4",),
+        },
+        "cifar100": {"epochs": 400, "pretrain": "scl", "pretrain_epochs": 1200, "keep": ("layer4",)},
+    }
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
         """SORL."""
@@ -138,7 +150,7 @@ class SORL(_Spectral):
             labels,
             eta_l=self.chosen["eta_l"],
             eta_u=self.chosen["eta_u"],
-            shares=self.shares if self.chosen["estimator"] == "unbiased" else None,
+            shares=self.shares.to(one.device) if self.chosen["estimator"] == "unbiased" else None,
             estimator=self.chosen["estimator"],
             factors=tuple(self.chosen["factors"]),
         )

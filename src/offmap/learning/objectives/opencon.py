@@ -41,6 +41,19 @@ class OpenCon(Objective):
         "assign": "kmeans",
     }
     published_training = {"learning_rate": 0.02, "weight_decay": 1e-4, "schedule": "steps"}  # l.5716
+    # The thesis starts from ORCA's SimCLR weights and trains the last block (l.3178); how long those were trained it
+    # does not say. The table of l.5722 has no CIFAR-10: CIFAR-100's values stand in.
+    recipes = {
+        "cifar10": {"epochs": 200, "pretrain": "simclr", "pretrain_epochs": 500, "keep": ("layer4",)},
+        "cifar100": {"epochs": 200, "pretrain": "simclr", "pretrain_epochs": 500, "keep": ("layer4",)},
+        "imagenet100": {
+            "epochs": 120,
+            "temperature_unlabelled": 0.6,
+            "pretrain": "simclr",
+            "pretrain_epochs": 500,
+            "keep": ("layer4",),
+        },
+    }
     grid = {"weight_novel": (0.1, 0.5, 1.0), "temperature_novel": (0.1, 0.3), "temperature_unlabelled": (0.2, 0.4)}
     reads_projection = True
 
@@ -78,7 +91,9 @@ class OpenCon(Objective):
         }
         if chosen["divergence"]:
             probabilities = losses.prototype_probabilities(first, self.prototypes.vectors)
-            out["divergence"] = chosen["divergence"] * losses.prior_divergence(probabilities, self.prior())
+            out["divergence"] = chosen["divergence"] * losses.prior_divergence(
+                probabilities, self.prior().to(first.device)
+            )
         return out
 
     def after_step(self, first: Tensor, second: Tensor, labels: Tensor) -> None:

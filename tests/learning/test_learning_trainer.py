@@ -1,0 +1,166 @@
+"""The trainer's options: several processes, pre-training, frozen parts, mixed precision, estimates, logs, recipes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from learning_blobs import blobs, pictures
+
+from offmap import store
+from offmap.errors import DependencyError, InputError
+from offmap.learning import OpenWorldModel, learn
+from offmap.learning.building import held_back
+from offmap.learning.estimate import estimates, watched
+from offmap.nets.encoders import make_encoder
+
+HERE = Path(__file__).parent
+QUICK = {"epochs": 2, "batch_size": 64, "neighbours": 5}
+
+
+def run_ranks(folder: Path, names: list[str], processes: int, size: int) -> list[OpenWorldModel]:
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launch, str(HERE / "ranks_script.py"), str(folder), str(size), *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [OpenWorldModel.restore(store.load(folder / name / "model.offmap")) for name in names]
+
+
+def test_two_processes_train_as_one_with_twice_the_batch(tmp_path: Path) -> None:
+    names = ["opencon", "orca", "sorl"]  # with prototypes, with class vectors that learn, with neither
+    together = zip(
+        run_ranks(tmp_path / "alone", names, processes=1, size=64),
+        run_ranks(tmp_path / "pair", names, processes=2, size=32),
+        strict=True,
+    )
+    rows = blobs(size=50)[0]
+    for alone, pair in together:
+        assert pair.config["processes"] == 2
+        for one, two in zip(alone.history, pair.history, strict=True):
+            assert two == pytest.approx(one, abs=1e-5)
+        assert pair.transform(rows) == pytest.approx(alone.transform(rows), abs=1e-4)
+
+
+def test_pictures_are_learned_from_views_first() -> None:
+    images, truth = pictures()
+    labels = np.where((truth < 2) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    plain = learn("gcd", images, labels, 4, epochs=0, batch_size=40, projection=8)
+    for name in ("simclr", "scl"):
+        first = learn("gcd", images, labels, 4, epochs=0, batch_size=40, projection=8, pretrain=name, pretrain_epochs=1)
+        assert not np.allclose(first.transform(images), plain.transform(images))
+        assert first.history == []
+    with pytest.raises(InputError, match="pretrain='nonsense'"):
+        learn("gcd", images, labels, 4, pretrain="nonsense")
+
+
+def test_a_killed_pre_training_is_not_done_again(tmp_path: Path) -> None:
+    images, truth = pictures()
+    settings = {"epochs": 1, "batch_size": 40, "projection": 8, "pretrain": "simclr", "pretrain_epochs": 1}
+    whole = learn("sorl", images, np.where(truth < 2, truth, -1), 4, out=tmp_path, **settings)
+    (tmp_path / "checkpoint.offmap").unlink()  # as if it was killed between the two
+    again = learn("sorl", images, np.where(truth < 2, truth, -1), 4, out=tmp_path, **settings)
+    assert np.array_equal(whole.transform(images), again.transform(images))
+
+
+def test_only_the_named_part_of_a_network_learns() -> None:
+    images, truth = pictures()
+    body = make_encoder("resnet18", (1, 16, 16), width=4)[0]
+    before = {name: value.clone() for name, value in body.state_dict().items()}
+    learn("opencon", images, np.where(truth < 2, truth, -1), 4, body, epochs=1, batch_size=40, keep=("layer4",))
+    changed = {name.split(".")[0] for name, value in body.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"layer4"}
+    with pytest.raises(InputError, match="no parameter has that name"):
+        learn("opencon", images, np.where(truth < 2, truth, -1), 4, body, epochs=1, keep=("layer9",))
+
+
+@pytest.mark.parametrize("preset", ["cifar10", "cifar100", "imagenet100"])
+@pytest.mark.parametrize("name", ["opencon", "sorl", "nscl"])
+def test_published_recipes_run(name: str, preset: str) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (12, 16, 16, 3)).astype(np.uint8)
+    labels = np.array([0, 0, 1, 1] + 8 * [-1])
+    few = {"epochs": 1, "pretrain_epochs": 1, "batch_size": 12}
+    small = make_encoder("resnet18", (3, 16, 16), width=2)[0]
+    model = learn(name, images, labels, 4, small, preset=preset, **few)
+    training = model.config["training"]
+    assert training["optimizer"] == "sgd"
+    assert training["pretrain"] == {"opencon": "simclr", "sorl": "scl" if preset != "imagenet100" else None}.get(name)
+    assert np.isfinite(model.transform(images)).all()
+
+
+def test_a_recipe_names_its_network() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3)).astype(np.uint8)
+    model = learn("opencon", images, [0, 1, -1, -1, -1, -1], 3, preset="cifar100", epochs=0, pretrain_epochs=0)
+    assert model.net.encoder.config["name"] == "resnet18"
+    assert model.transform(images).shape == (6, 128)
+
+
+def test_mixed_precision_stays_near() -> None:
+    rows, _, labels = blobs()
+    full, half = (learn("opencon", rows, labels, 6, amp=amp, **QUICK) for amp in (None, "bfloat16"))
+    assert half.history[-1]["loss"] == pytest.approx(full.history[-1]["loss"], rel=0.02)
+    assert half.history != full.history
+    with pytest.raises(InputError, match="amp='float16'"):
+        learn("opencon", rows, labels, 6, amp="float16")
+
+
+@pytest.mark.slow
+def test_a_compiled_network_learns_the_same() -> None:
+    rows, _, labels = blobs()
+    plain, compiled = (learn("gcd", rows, labels, 6, compile=compile, **QUICK) for compile in (False, True))
+    for one, two in zip(plain.history, compiled.history, strict=True):
+        assert two == pytest.approx(one, abs=1e-3)
+
+
+def test_held_out_labels_are_not_seen() -> None:
+    codes = np.array([0] * 10 + [1] * 10 + [2] + [-1] * 9)
+    held = held_back(codes, 0.3, seed=0)
+    assert np.bincount(codes[held], minlength=3).tolist() == [3, 3, 0]
+    rows, _, labels = blobs()
+    held = held_back(labels, 0.3, seed=0)
+    fewer = np.where(np.isin(np.arange(len(rows)), held), -1, labels)
+    watching = learn("gcd", rows, labels, 6, held_out=0.3, **QUICK)
+    without = learn("gcd", rows, fewer, 6, **QUICK)
+    assert [row["loss"] for row in watching.history] == [row["loss"] for row in without.history]
+    assert watching.history[-1]["known_estimate"] > 0.9
+
+
+def test_estimates_need_no_novel_label_and_follow_what_is_found() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(4), 50)
+    rows = torch.from_numpy((np.eye(4)[truth] + 0.05 * rng.normal(size=(200, 4))).astype(np.float32))
+    codes = np.where((truth < 2) & (np.arange(200) % 2 == 0), truth, -1)
+    seen = watched(codes, np.array([], int), truth, 2, seed=0)
+    good = estimates(rows, seen, (torch.eye(4), torch.zeros(4)))
+    assert good == {"all_estimate": 1.0, "known_estimate": 1.0, "novel_estimate": 1.0}
+    crossed = torch.eye(4)[[1, 0, 2, 3]]  # the known classes taken for one another
+    assert estimates(rows, seen, (crossed, torch.zeros(4)))["known_estimate"] == 0.0
+    # a class vector too many, in the midst of a novel class, cuts through its rows
+    cut = torch.cat([torch.eye(4), torch.tensor([[0.0, 0.0, 1.0, 0.02]])])
+    assert estimates(rows, seen, (cut, torch.zeros(5)))["novel_estimate"] < 0.95
+
+
+def test_event_files_hold_what_the_history_holds(tmp_path: Path) -> None:
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
+    )
+    rows, _, labels = blobs(size=10)
+    model = learn("opencon", rows, labels, 6, out=tmp_path, tensorboard=True, **QUICK)
+    events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx([row["loss"] for row in model.history])
+    assert [event.step for event in events.Scalars("all_estimate")] == [1, 2]
+
+
+def test_a_missing_tensorboard_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    rows, _, labels = blobs(size=10)
+    with pytest.raises(DependencyError, match=r"pip install 'offmap\[tensorboard\]'"):
+        learn("gcd", rows, labels, 6, out=tmp_path, tensorboard=True, **QUICK)
+    with pytest.raises(InputError, match="name a folder with out="):
+        learn("gcd", rows, labels, 6, tensorboard=True)
