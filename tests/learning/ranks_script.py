@@ -2,11 +2,12 @@
 
 import sys
 
-from learning_blobs import blobs
+if __name__ == "__main__":
+    from learning_blobs import blobs
 
-from offmap.learning import learn
+    from offmap.learning import learn
 
-folder, size, *names = sys.argv[1:]
-rows, _, labels = blobs(size=50)
-for name in names:
-    learn(name, rows, labels, 6, out=f"{folder}/{name}", batch_size=int(size), epochs=3, neighbours=5, held_out=0.2)
+    folder, size, *names = sys.argv[1:]
+    rows, _, labels = blobs(size=50)
+    for name in names:
+        learn(name, rows, labels, 6, out=f"{folder}/{name}", batch_size=int(size), epochs=3, neighbours=5, held_out=0.2)

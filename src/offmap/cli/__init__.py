@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from offmap.cli import bench, compare, demo, discover, explain, extract, fit, methods, score, serve
+from offmap.cli import bench, compare, demo, discover, explain, extract, fit, learn, methods, score, serve
 from offmap.errors import OffmapError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -22,6 +22,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "score": score.score,
     "compare": compare.compare,
     "discover": discover.discover,
+    "learn": learn.learn,
     "explain": explain.explain,
     "serve": serve.serve,
     "methods": methods.methods,

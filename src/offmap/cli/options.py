@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
@@ -16,6 +16,7 @@ import typer
 
 if TYPE_CHECKING:
     from offmap.activations import Activations
+    from offmap.data import Samples
     from offmap.detection import Detector
     from offmap.network import Network
     from offmap.requests import Needs
@@ -107,21 +108,25 @@ class Inputs:
         """The data as batches for the network."""
         from offmap import data
 
-        options: dict[str, Any] = {}
-        if source.is_dir():
-            options = {
-                "image_size": self.image_size,
-                "mode": "L" if self.gray else "RGB",
-                "unreadable": "skip" if self.skip_unreadable else "error",
-            }
+        options = {"image_size": self.image_size, **self._pictures()} if source.is_dir() else {}
         own = None if labels is None else data.read(labels).labels
         made = data.batches(
             source, size=self.batch_size, mean=_numbers(self.mean), std=_numbers(self.std), labels=own, **options
         )
-        skipped = getattr(made.inputs, "skipped", ())
-        if skipped:
-            say(f"left out {len(skipped)} damaged pictures, the first is {skipped[0]}")
+        _tell_skipped(getattr(made.inputs, "skipped", ()))
         return made
+
+    def samples(self, source: Path) -> Samples:
+        """The data as it is, brought into memory: a file, or a folder of pictures."""
+        from offmap import data
+
+        options = {"size": self.image_size, **self._pictures()} if source.is_dir() else {}
+        made = data.read(source, **options)
+        _tell_skipped(made.skipped)
+        return made
+
+    def _pictures(self) -> dict[str, Any]:
+        return {"mode": "L" if self.gray else "RGB", "unreadable": "skip" if self.skip_unreadable else "error"}
 
     def activations(self, source: Path, needs: Needs | None = None) -> Activations:
         """What the network says about the data, or said when it was extracted."""
@@ -186,6 +191,11 @@ def show(result: Mapping[str, Any], as_json: bool, words: str) -> None:
 def say(words: str) -> None:
     """A remark for people, beside the result."""
     print(f"offmap: {words}", file=sys.stderr)
+
+
+def _tell_skipped(files: Sequence[str]) -> None:
+    if files:
+        say(f"left out {len(files)} damaged pictures, the first is {files[0]}")
 
 
 def wanted(*detectors: Detector) -> Needs:
