@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from offmap.errors import InputError
 from offmap.neighbors import approximate, exact, files
+from offmap.neighbors.half import PATIENCE, HalfCopy
 from offmap.neighbors.vectors import Array, Floats, Frame, as_rows, directions, distances, is_mapped, unit
 
 Engine = Literal["auto", "exact", "faiss", "hnsw", "ivf"]
@@ -63,6 +64,8 @@ class Bank:
         self._grows = False  # whether the last part is an array of the bank's own
         self._frame: Frame | None = None  # worked out at the first search, like the index
         self._index: approximate.Index | None = None
+        self._half: HalfCopy | None = None  # made when single queries keep coming
+        self._single = 0
 
     @classmethod
     def of(cls, vectors: Array, normalize: bool = True, engine: Engine = "auto") -> Bank:
@@ -193,8 +196,8 @@ class Bank:
         memory = "mapped from disk" if any(map(is_mapped, self._parts)) else "in memory"
         return (
             f"{size}, {memory}: exact with matrix products in place, measured fastest at every size; up to "
-            f"{exact.FEW_QUERIES} queries at once cost one reading of the bank, with matrix-vector products; "
-            f"more use tiles with a guessed and checked bound on the k-th distance"
+            f"{exact.FEW_QUERIES} queries at once cost one reading of the bank, single ones after a while that of "
+            f"a float16 copy; more use tiles with a guessed and checked bound on the k-th distance"
         )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -211,7 +214,8 @@ class Bank:
 
     def _append(self, part: Array, own: bool) -> None:
         """Put rows at the end: into the array the bank owns, or beside it when that would copy a mapped file."""
-        self._frame = self._index = None
+        self._frame = self._index = self._half = None
+        self._single = 0
         if is_mapped(part) or not self._grows:
             self._grows = not is_mapped(part)
             self._parts.append(part if own or is_mapped(part) else part.copy())
@@ -248,8 +252,10 @@ class Bank:
             short_cut = self.normalize and self.dtype == "float32"
             self._frame = Frame() if short_cut else Frame.of(self._parts)
         shifted = self._frame.shift(queries)
-        closeness, rows = exact.nearest(self._parts, shifted, k, self._frame.penalties, last_only)
+        found_by_half = self._by_half(queries[0], k) if len(queries) == 1 and self._frame.center is None else None
+        closeness, rows = found_by_half or exact.nearest(self._parts, shifted, k, self._frame.penalties, last_only)
         if last_only:
+            rows = rows[:, -1:]
             return distances(self._parts, queries, rows[:, 0])[:, None], rows
         squared, close = self._frame.squared(shifted, closeness)
         found = np.sqrt(squared, out=squared)
@@ -260,3 +266,10 @@ class Bank:
         found[mixed] = np.take_along_axis(found[mixed], order, axis=1)
         rows[mixed] = np.take_along_axis(rows[mixed], order, axis=1)
         return found, rows
+
+    def _by_half(self, query: Floats, k: int) -> tuple[Floats, Array] | None:
+        """The answer to a single unit query from a float16 copy, if there is one and it can tell."""
+        self._single += 1
+        if self._single == PATIENCE and HalfCopy.pays(self._parts):
+            self._half = HalfCopy(self._parts)
+        return None if self._half is None else self._half.nearest(query, k)

@@ -4,7 +4,8 @@ Closeness is one number that falls with distance, ``q · b`` for unit vectors an
 so that closeness to a run of rows is one matrix product. The k largest per query are then found in one of three
 ways:
 
-- a few queries: the bank is read once by all cores, and nothing else costs much;
+- a few queries: the bank is read once, by BLAS on all cores, and nothing else costs much. Threads of our own would
+  wait here for those that BLAS, OpenMP or torch keep spinning after their last call;
 - a small bank, or a k near its size: whole rows of closeness are partitioned;
 - else tiles of closeness are compared with a guessed bound while they are in cache (`tiled`).
 """
@@ -20,9 +21,11 @@ from offmap.neighbors.cores import in_threads, one_core_products
 from offmap.neighbors.tiled import Tile
 from offmap.neighbors.vectors import Array, Floats
 
-FEW_QUERIES = 8
+FEW_QUERIES = 16
+ONE_BY_ONE = 2  # up to so many queries, a product with a vector each is faster than one with a matrix
 FEW_WORK = 2**20  # multiplications that are done before a second thread has started
 VALUES = 2**22  # of closeness held at a time by one thread
+HALVES = 2**17  # float16 elements widened at a time
 DENSE_ROWS = 4096
 DENSE_SHARE = 1 / 8
 
@@ -62,21 +65,19 @@ def nearest(
     values = np.empty((len(queries), columns), np.float32)
     rows = np.empty((len(queries), columns), np.int64)
 
-    def dense(block: slice | Array, threads: int) -> None:
-        values[block], rows[block] = _dense(parts, queries[block], k, penalties, last_only, threads)
+    def dense(block: slice | Array) -> None:
+        values[block], rows[block] = _dense(parts, queries[block], k, penalties, last_only)
 
-    if len(queries) * total * queries.shape[1] <= FEW_WORK:
-        dense(slice(None), 1)
+    if len(queries) <= FEW_QUERIES or len(queries) * total * queries.shape[1] <= FEW_WORK:
+        dense(slice(None))
         return values, rows
     with one_core_products() as threads:
-        if len(queries) <= FEW_QUERIES:
-            dense(slice(None), threads)
-        elif total <= DENSE_ROWS or k > DENSE_SHARE * total:
+        if total <= DENSE_ROWS or k > DENSE_SHARE * total:
             size = max(1, min(VALUES // total, -(-len(queries) // threads)))
 
             def work(thread: int) -> None:
                 for start in range(thread * size, len(queries), threads * size):
-                    dense(slice(start, start + size), 1)
+                    dense(slice(start, start + size))
 
             in_threads(work, threads)
         else:
@@ -86,7 +87,7 @@ def nearest(
                 wrong = tiled.nearest(parts, queries[block], k, penalties, threads, values[block], rows[block])
                 few = max(1, VALUES // k)
                 for some in range(0, len(wrong), few):
-                    dense(wrong[some : some + few] + start, threads)
+                    dense(wrong[some : some + few] + start)
     return values, rows
 
 
@@ -96,14 +97,13 @@ def _dense(
     k: int,
     penalties: Sequence[Floats] | None,
     last_only: bool,
-    threads: int,
 ) -> tuple[Floats, Array]:
     """Whole rows of closeness, a long run of the bank at a time, and the best k so far."""
     held = np.empty((len(queries), 0), np.float32)
     numbers = np.empty((len(queries), 0), np.int64)
-    size = max(k, VALUES * threads // max(1, len(queries)))
+    size = max(k, VALUES // max(1, len(queries)))
     for tile in tiled.tiles(parts, penalties, size):
-        values = _all_cores(tile, queries, threads)
+        values = _closeness(tile, queries)
         if len(tile.rows) == sum(len(part) for part in parts):
             return tiled.last(values, k) if last_only else tiled.best(values, k)
         here = np.tile(np.arange(tile.start, tile.start + len(tile.rows)), (len(queries), 1))
@@ -113,14 +113,17 @@ def _dense(
     return (held[:, -1:], numbers[:, -1:]) if last_only else (held, numbers)
 
 
-def _all_cores(tile: Tile, queries: Floats, threads: int) -> Floats:
-    """The closeness of a run of rows, each thread reading its share of them."""
+def _closeness(tile: Tile, queries: Floats) -> Floats:
+    """Queries × rows, in runs of rows that are still in cache when float16 has been widened."""
     values = np.empty((len(queries), len(tile.rows)), np.float32)
-    edges = np.linspace(0, len(tile.rows), threads + 1).astype(int)
-
-    def work(thread: int) -> None:
-        share = tile[edges[thread] : edges[thread + 1]]
-        values[:, edges[thread] : edges[thread + 1]] = share.closeness(queries)
-
-    in_threads(work, threads)
+    run = len(tile.rows) if tile.rows.dtype == np.float32 else max(1, HALVES // queries.shape[1])
+    for start in range(0, len(tile.rows), run):
+        part, here = tile[start : start + run].widened(), slice(start, start + run)
+        if len(queries) > ONE_BY_ONE:
+            values[:, here] = part.closeness(queries)
+        else:
+            for query, own in zip(queries, values, strict=True):
+                np.dot(part.rows, query, out=own[here])
+                if part.penalty is not None:
+                    own[here] -= part.penalty
     return values

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offmap.neighbors.cores import in_threads
-from offmap.neighbors.vectors import Array, Floats, is_mapped, take
+from offmap.neighbors.vectors import Array, Floats, as_floats, is_mapped, take
 
 TILE_QUERIES = 2048
 TILE_ROWS = 2048
@@ -42,9 +42,13 @@ class Tile:
         penalty = None if self.penalty is None else self.penalty[part]
         return Tile(self.start + (part.start or 0) * self.step, self.step, self.rows[part], penalty)
 
+    def widened(self) -> Tile:
+        """The same rows in float32."""
+        return Tile(self.start, self.step, as_floats(self.rows), self.penalty)
+
     def closeness(self, queries: Floats, out: Floats | None = None) -> Floats:
         """Queries × rows; larger is nearer."""
-        values: Floats = np.matmul(queries, self.rows.astype(np.float32, copy=False).T, out=out)
+        values: Floats = np.matmul(queries, as_floats(self.rows).T, out=out)
         if self.penalty is not None:
             values -= self.penalty
         return values
@@ -156,7 +160,7 @@ class Worker:
 
     def take(self, tile: Tile, queries: Floats) -> None:
         """Multiply one tile with all queries and keep what passes the bounds."""
-        ready = Tile(tile.start, tile.step, tile.rows.astype(np.float32, copy=False), tile.penalty)
+        ready = tile.widened()
         rank = rank_for(self.k, len(tile.rows) / self.total)
         for start in range(0, len(queries), TILE_QUERIES):
             block = slice(start, min(start + TILE_QUERIES, len(queries)))
