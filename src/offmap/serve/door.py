@@ -104,8 +104,11 @@ class Door:
             else:
                 await visit.drain()
                 await refusal(scope, visit.receive, visit.send)
-        except TimeoutError:
-            visit.abandon()  # the client does not read its answer
+        except _NotRead:
+            visit.abandon()
+        except Exception:
+            visit.status = 500
+            raise
         finally:
             self._running -= 1
             self._watch.running.set(self._running)
@@ -156,6 +159,10 @@ class Door:
             raise Refused(429, f"more than {self._bucket.rate:g} requests per second; come back in {wait:.1f} s")
 
 
+class _NotRead(Exception):
+    """The client does not read its answer."""
+
+
 class _Visit:
     """One request's messages, measured and timed."""
 
@@ -202,8 +209,11 @@ class _Visit:
             if self._has_body and not self._ended:
                 # what is left of the body would be taken for the next request
                 message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
-        async with asyncio.timeout(self._settings.answer_seconds):
-            await self._send(message)
+        try:
+            async with asyncio.timeout(self._settings.answer_seconds):
+                await self._send(message)
+        except TimeoutError:
+            raise _NotRead from None
 
     async def drain(self) -> None:
         """Read what a refused client is about to send, within limits: many read the answer only after that."""

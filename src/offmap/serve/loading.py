@@ -12,8 +12,6 @@ from offmap.detection import Detector
 from offmap.errors import InputError
 from offmap.network import Network
 
-MODEL_SUFFIXES = (".offmap", ".safetensors")
-
 
 @dataclass(frozen=True)
 class Files:
@@ -52,7 +50,7 @@ class Files:
             if self.weights is not None or self.layer is not None:
                 raise InputError("--weights and --layer belong to a network; name one with --model")
             return None, None
-        if ":" not in self.model and Path(self.model).suffix in MODEL_SUFFIXES:
+        if Path(self.model).is_file() and not self.model.endswith(".onnx"):
             from offmap.learning import OpenWorldModel
 
             learned = offmap.load(self.model)

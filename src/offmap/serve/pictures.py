@@ -38,13 +38,14 @@ def decode_pictures(contents: Sequence[bytes], settings: Settings) -> tuple[npt.
     kinds: set[str] = set()
     pixels = 0
     for row, content in enumerate(contents):
+        too_many = Refused(413, f"picture {row}: more than {settings.max_pixels:,} pixels in one request")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is lower
                 with Image.open(io.BytesIO(content), formats=tuple(FORMATS.values())) as opened:
                     pixels += opened.width * opened.height
                     if pixels > settings.max_pixels:
-                        raise Refused(413, f"picture {row}: more than {settings.max_pixels:,} pixels in one request")
+                        raise too_many
                     kinds.add(str(opened.format))
                     upright = ImageOps.exif_transpose(opened).convert("L" if settings.gray else "RGB")
             if settings.image_size is not None:
@@ -52,6 +53,8 @@ def decode_pictures(contents: Sequence[bytes], settings: Settings) -> tuple[npt.
                 upright = ImageOps.fit(upright, (side, side), Image.Resampling.BILINEAR)
         except Refused:
             raise
+        except Image.DecompressionBombError as error:
+            raise too_many from error
         except Exception as error:  # decoders raise all kinds of errors about damaged files
             raise InputError(
                 f"picture {row}: not a readable {', '.join(FORMATS.values())} file ({one_sentence(error)[:200]})"

@@ -27,6 +27,7 @@ STATUSES = (OPEN, RESOLVED, DISCARDED)
 ID_LENGTH = 32
 _LOOKUP = 500  # ids in one query; databases limit the number of parameters
 _TRIM = 1000
+_BLOCK_BYTES = 64 * 2**20
 _SMALL = "seq, id, time, score, p_value, class, guard, status, reference, content_type"
 
 
@@ -240,52 +241,83 @@ class Pile:
             rows = session.execute("SELECT seq FROM unknown WHERE id = ?", [id])
         return int(rows[0][0]) if rows else None
 
-    def get(self, ids: Sequence[str]) -> list[Unknown]:
+    def get(self, ids: Sequence[str], contents: bool = True) -> list[Unknown]:
         """Whole items, with features and contents, in the order asked for; those that are not there are left out."""
         found: dict[str, Unknown] = {}
         for part in _parts(ids):
             marks = ", ".join("?" * len(part))
             with self.database.reading() as session:
-                rows = session.execute(f"SELECT {_SMALL}, features, content FROM unknown WHERE id IN ({marks})", part)
+                rows = session.execute(f"SELECT {_columns(contents)} FROM unknown WHERE id IN ({marks})", part)
             found |= {item.id: item for item in map(_item, rows)}
         return [found[id] for id in ids if id in found]
 
     def blocks(
-        self, size: int = 256, status: str | None = OPEN, after: int = 0, contents: bool = True
+        self,
+        size: int = 256,
+        status: str | None = OPEN,
+        after: int = 0,
+        ids: Sequence[str] | None = None,
+        contents: bool = True,
     ) -> Iterator[list[Unknown]]:
-        """Whole items, `size` at a time, in the order they came in.
+        """Whole items in blocks, in the order they came in; or those with the given ids, in that order.
 
         Each block is read by itself: items that come in meanwhile are seen, those dropped meanwhile are not.
 
         Parameters
         ----------
         size
-            Items in a block: what is in memory at a time.
+            Items in a block, at most; fewer when they would take more than about 64 MB.
         status
-            Only items with this status; `None` for all.
+            Only items with this status; `None` for all. Not looked at when there are ids.
         after
-            Where to begin.
+            The place to begin behind.
+        ids
+            Which items.
         contents
             Whether to read the inputs too; features always are.
         """
-        columns = f"{_SMALL}, features, content" if contents else f"{_SMALL}, features"
+        if size < 1:
+            raise InputError(f"size={size}: a block has at least one item")
+        if ids is not None:
+            for start in range(0, len(ids), size):
+                yield from self._within(ids[start : start + size], contents)
+            return
         while True:
             where, values = _where(after, status)
             with self.database.reading() as session:
                 rows = session.execute(
-                    f"SELECT {columns} FROM unknown WHERE {where} ORDER BY seq LIMIT ?", [*values, size]
+                    f"SELECT seq, bytes FROM unknown WHERE {where} ORDER BY seq LIMIT ?", [*values, size]
                 )
-            if not rows:
-                return
-            block = [_item(row) for row in rows]
-            after = block[-1].seq
-            yield block
+                if not rows:
+                    return
+                last = _last_within(rows)
+                rows = session.execute(
+                    f"SELECT {_columns(contents)} FROM unknown WHERE {where} AND seq <= ? ORDER BY seq", [*values, last]
+                )
+            after = int(last)
+            if rows:
+                yield [_item(row) for row in rows]
+
+    def _within(self, ids: Sequence[str], contents: bool) -> Iterator[list[Unknown]]:
+        """The items with these ids, cut where a block would take too much memory."""
+        sizes: dict[str, int] = {}
+        for part in _parts(ids):
+            with self.database.reading() as session:
+                marks = ", ".join("?" * len(part))
+                sizes |= dict(session.execute(f"SELECT id, bytes FROM unknown WHERE id IN ({marks})", part))
+        left = [(id, sizes[id]) for id in ids if id in sizes]
+        while left:
+            last = _last_within(left)
+            cut = [id for id, _ in left].index(last) + 1
+            if block := self.get([id for id, _ in left[:cut]], contents):
+                yield block
+            left = left[cut:]
 
     def features(
-        self, size: int = 4096, status: str | None = OPEN, after: int = 0
+        self, size: int = 4096, status: str | None = OPEN, after: int = 0, ids: Sequence[str] | None = None
     ) -> Iterator[tuple[list[str], Floats]]:
-        """Ids and feature rows of items that have features, in blocks of one width each, in the order they came in."""
-        for block in self.blocks(size, status, after, contents=False):
+        """Ids and feature rows of items that have features, in blocks of one width each; see `blocks`."""
+        for block in self.blocks(size, status, after, ids, contents=False):
             rows = [(item.id, item.features) for item in block if item.features is not None]
             for _, group in groupby(rows, key=lambda row: row[1].size):
                 same = list(group)
@@ -337,6 +369,16 @@ def _where(after: int, status: str | None) -> tuple[str, list[Any]]:
     if status not in STATUSES:
         raise InputError(f"status {status!r}: choose one of {', '.join(STATUSES)}")
     return "status = ? AND seq > ?", [status, after]
+
+
+def _columns(contents: bool) -> str:
+    return f"{_SMALL}, features, content" if contents else f"{_SMALL}, features"
+
+
+def _last_within(rows: Sequence[tuple[Any, ...]]) -> Any:
+    """The key of the last row up to which the sizes stay within a block; of the first row at least."""
+    sizes = np.cumsum([size for _, size in rows])
+    return rows[max(int(np.searchsorted(sizes, _BLOCK_BYTES, side="right")) - 1, 0)][0]
 
 
 def _parts(ids: Sequence[str]) -> Iterator[list[str]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import h11
@@ -144,6 +144,7 @@ def serve(
         ws="none",
         loop="asyncio",
         log_config=None,
+        log_level="error",
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -152,14 +153,10 @@ def serve(
         backlog=1024,
     )
     server = uvicorn.Server(config)
-    previous = _on_hangup(service)
     try:
-        server.run(sockets=[bound])
-    except KeyboardInterrupt:
-        pass  # the signal that ended it, raised again by uvicorn after the orderly end
+        with _signals(service, server):
+            server.run(sockets=[bound])
     finally:
-        if previous is not None:
-            signal.signal(signal.SIGHUP, previous)
         service.close()
         bound.close()
 
@@ -178,9 +175,12 @@ def _announcing(app: FastAPI, ready: Callable[[], None]) -> Any:
     return announced
 
 
-def _on_hangup(service: Service) -> Any:
-    if threading.current_thread() is not threading.main_thread() or os.name != "posix":
-        return None
+@contextmanager
+def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
+    """SIGHUP reads the guard anew; SIGTERM and SIGINT, which uvicorn raises again after an orderly end, are no news."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def reload() -> None:
         try:
@@ -193,4 +193,13 @@ def _on_hangup(service: Service) -> Any:
     def hangup(*_: object) -> None:
         threading.Thread(target=reload, name="offmap-reload", daemon=True).start()
 
-    return signal.signal(signal.SIGHUP, hangup)
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    handlers = {signal.SIGHUP: hangup, signal.SIGTERM: stop, signal.SIGINT: stop}
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

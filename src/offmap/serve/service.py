@@ -93,7 +93,7 @@ class Service:
 
     @property
     def network(self) -> Network | None:
-        """The network in service."""
+        """The network in service. Its runs are not thread-safe and belong to the scoring thread: copy it to use it."""
         return self.deployed.network
 
     @property
