@@ -19,6 +19,7 @@ _HOMES = {
     "detector": "offmap.detection",
     "compare": "offmap.detection.compare",
     "discover": "offmap.discovery",
+    "export": "offmap.deploy",
     "learn": "offmap.learning",
 }
 _ROOMS = (
@@ -32,11 +33,12 @@ _KINDS = {
     "open-world-model": "offmap.learning:OpenWorldModel",
 }
 
-__all__ = ["Activations", "Detector", "Head", "Network", "compare", "detector", "discover", "learn", "load"]
+__all__ = ["Activations", "Detector", "Head", "Network", "compare", "detector", "discover", "export", "learn", "load"]
 
 if TYPE_CHECKING:
     from offmap.activations import Activations as Activations
     from offmap.activations import Head as Head
+    from offmap.deploy import export as export
     from offmap.detection import Detector as Detector
     from offmap.detection import detector as detector
     from offmap.detection.compare import compare as compare

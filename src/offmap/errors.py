@@ -21,6 +21,10 @@ class StoreError(OffmapError, OSError):
     """A saved file is missing, truncated, altered, or of another kind or version."""
 
 
+class VerificationError(OffmapError, RuntimeError):
+    """Something made here does not answer as it should, so it was not kept; the message says what differs."""
+
+
 class DependencyError(OffmapError, ImportError):
     """An optional package is not installed; the message says which extra holds it."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from offmap.cli import bench, compare, demo, discover, explain, extract, fit, learn, methods, score, serve
+from offmap.cli import bench, compare, demo, discover, explain, export, extract, fit, learn, methods, score, serve
 from offmap.errors import OffmapError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -24,6 +24,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "discover": discover.discover,
     "learn": learn.learn,
     "explain": explain.explain,
+    "export": export.export,
     "serve": serve.serve,
     "methods": methods.methods,
     "bench": bench.bench,

@@ -160,11 +160,20 @@ class Inputs:
 
 def with_inputs(command: Callable[..., None]) -> Callable[..., None]:
     """Spread the fields of `Inputs` over the options of a command whose last parameter is `inputs`."""
+    return with_inputs_but()(command)
+
+
+def with_inputs_but(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The same for a command that has no use for some of the fields, or an argument of its own in their place."""
+    return lambda command: _spread(command, left_out)
+
+
+def _spread(command: Callable[..., None], left_out: tuple[str, ...]) -> Callable[..., None]:
     hints = get_type_hints(Inputs, include_extras=True)
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=made.default, annotation=hints[name])
         for name, made in Inputs.__dataclass_fields__.items()
-        if made.init
+        if made.init and name not in left_out
     ]
     own_hints = get_type_hints(command, include_extras=True)
     own = [

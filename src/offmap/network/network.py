@@ -99,9 +99,9 @@ class Network:
     @property
     def head(self) -> Head | None:
         """The last linear layer, as it is now; `None` when the tapped layer is not before one."""
-        if self._backend.tap is None:
+        if self.backend.tap is None:
             raise MissingError("net.head: the head is found by running the model; call net(x) on some inputs first")
-        return self._backend.head()
+        return self.backend.head()
 
     def layers(self) -> dict[str, str]:
         """The names that can be tapped, and what each is.
@@ -113,11 +113,11 @@ class Network:
         >>> Network(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())).layers()
         {'0': 'Linear', '1': 'ReLU'}
         """
-        return self._backend.layers()
+        return self.backend.layers()
 
     def fingerprint(self) -> str:
         """A checksum of the weights, by which a folder of activations knows its network."""
-        return self._backend.fingerprint()
+        return self.backend.fingerprint()
 
     def __call__(self, x: Any, needs: Needs | None = None, device: str | None = None) -> Activations:
         """Activations of one batch: an array, a tensor, or a mapping of model arguments.
@@ -125,9 +125,9 @@ class Network:
         Pass ``needs=detector.needs`` for a detector that reads more than features and logits.
         """
         (batch,) = read_batches([(x,)] if not isinstance(x, Mapping) else [x])
-        with self._kept_rng(), self._backend.session(device):
-            part = run_batch(self._backend, batch, needs or Needs(), _FLOAT32)
-            return collected(self._backend, [part])
+        with self._kept_rng(), self.backend.session(device):
+            part = run_batch(self.backend, batch, needs or Needs(), _FLOAT32)
+            return collected(self.backend, [part])
 
     def extract(
         self,
@@ -180,7 +180,7 @@ class Network:
         Activations(7 inputs, 4 features, 3 classes, labels)
         """
         with self._kept_rng():
-            return extract(self._backend, loader, needs or Needs(), to, dtype, labels, batch_size, progress, device)
+            return extract(self.backend, loader, needs or Needs(), to, dtype, labels, batch_size, progress, device)
 
     def noise(
         self,
@@ -207,7 +207,8 @@ class Network:
         return self.extract(inputs, unlabelled, progress=False, device=device)
 
     @property
-    def _backend(self) -> Backend:
+    def backend(self) -> Backend:
+        """What runs it, PyTorch or ONNX Runtime; made at first use."""
         if self._loaded is None:
             if self._path is not None:
                 from offmap.network.onnx_backend import OnnxBackend

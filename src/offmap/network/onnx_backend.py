@@ -44,6 +44,11 @@ class OnnxBackend:
         return None if self._tap is None else self._tap.features
 
     @property
+    def where(self) -> Tap | None:
+        """The tensors tapped and the head between them; `None` before the first inputs."""
+        return self._tap
+
+    @property
     def has_head(self) -> bool:
         """Whether features are what goes into a linear head."""
         return self.head() is not None
@@ -71,7 +76,7 @@ class OnnxBackend:
         layers = {request.key: self._layer(request) for request in requests}
         tap = self._tap or self._find()
         tensors = {key: self._tensor_named(request.name) for key, request in layers.items()}
-        values = self._evaluated(inputs, [tap.features, tap.logits, *tensors.values()])
+        values = self.evaluated(inputs, [tap.features, tap.logits, *tensors.values()])
         features, logits = _rows(values[tap.features], tap), _logits(values[tap.logits])
         if self._tap is None:
             _check_linear(features, logits, tap)
@@ -144,23 +149,13 @@ class OnnxBackend:
             "layer: it becomes the features, the logits stay the model's output, and there is no head"
         )
 
-    def _evaluated(self, inputs: Any, tensors: list[str]) -> dict[str, Array]:
+    def evaluated(self, inputs: Any, tensors: list[str]) -> dict[str, Array]:
+        """The values of some tensors for one batch, as they are in the graph."""
         names = list(dict.fromkeys(tensors))
-        session = self._session_for(tuple(names))
-        specs = session.get_inputs()
-        feed = {spec.name: _fed(inputs, spec, len(specs)) for spec in specs}
-        size = len(next(iter(feed.values())))
-        fixed = [spec.shape[0] for spec in specs if spec.shape and isinstance(spec.shape[0], int)]
-        step = min(fixed, default=size)
-        parts = []
-        for first in range(0, size, step):
-            rows = np.minimum(np.arange(first, first + step), size - 1)  # a fixed batch size must be filled
-            try:
-                parts.append(session.run(names, {name: value[rows] for name, value in feed.items()}))
-            except Exception as error:  # the runtime has one kind of exception per failure
-                reason = str(error).strip().splitlines()[0]
-                raise InputError(f"Network.onnx({str(self.path)!r}): {reason}") from error
-        return {name: np.concatenate(found)[:size] for name, *found in zip(names, *parts, strict=True)}
+        try:
+            return dict(zip(names, evaluate(self._session_for(tuple(names)), names, inputs), strict=True))
+        except RuntimeError as error:
+            raise InputError(f"Network.onnx({str(self.path)!r}): {error}") from error
 
     def _session_for(self, names: tuple[str, ...]) -> Any:
         """A session with these tensors among its outputs, kept for the next batch."""
@@ -283,6 +278,23 @@ def _providers(runtime: Any, device: str | None) -> list[str]:
             "pass device='cpu', or install onnxruntime-gpu for 'cuda'"
         )
     return [wanted]
+
+
+def evaluate(session: Any, names: Sequence[str], inputs: Any) -> list[Array]:
+    """Some tensors of a session for one batch of any size; a `RuntimeError` says in one line what went wrong."""
+    specs = session.get_inputs()
+    feed = {spec.name: _fed(inputs, spec, len(specs)) for spec in specs}
+    size = len(next(iter(feed.values())))
+    fixed = [spec.shape[0] for spec in specs if spec.shape and isinstance(spec.shape[0], int)]
+    step = min(fixed, default=size)
+    parts = []
+    for first in range(0, size, step):
+        rows = np.minimum(np.arange(first, first + step), size - 1)  # a fixed batch size must be filled
+        try:
+            parts.append(session.run(names, {name: value[rows] for name, value in feed.items()}))
+        except Exception as error:  # the runtime has one kind of exception per failure
+            raise RuntimeError(str(error).strip().splitlines()[0]) from error
+    return [np.concatenate(found)[:size] for found in zip(*parts, strict=True)]
 
 
 def _fed(inputs: Any, spec: Any, count: int) -> Array:

@@ -1,0 +1,216 @@
+"""`export`: a model and its guard in one ONNX file, written only if it answers as both do in Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import offmap
+from offmap import store
+from offmap.activations import Head
+from offmap.deploy.drawing import packages
+from offmap.deploy.guards import check_exportable, guard_graph
+from offmap.deploy.joining import described, joined, written
+from offmap.deploy.probes import BATCH, as_inputs, declared_inputs, noise_like, probes
+from offmap.deploy.tapped import tapped
+from offmap.deploy.verify import Agreement, agreement, references
+from offmap.detection import Detector
+from offmap.errors import InputError, StoreError
+from offmap.network import Network
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how well it agrees with Python.
+
+    Parameters
+    ----------
+    path, data
+        The graph, and the file of weights beside it where there is one.
+    method
+        The guard's text form.
+    tpr, threshold
+        Of the calibration; no single threshold where it is by class.
+    checked
+        How many inputs were compared.
+    difference
+        The largest difference between scores, in units of their size.
+    """
+
+    path: Path
+    data: Path | None
+    method: str
+    tpr: float
+    threshold: float | None
+    checked: int
+    difference: float
+
+    def __str__(self) -> str:
+        beside = "" if self.data is None else f" with its weights in {self.data.name}"
+        return (
+            f"{self.path}{beside}: {self.method} behind the model, accepting {self.tpr:.0%} of known inputs; scores of "
+            f"{self.checked} inputs agree with Python's to {self.difference:.1e} of their size"
+        )
+
+
+def export(
+    model: Any,
+    guard: Detector | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    example: Any = None,
+    *,
+    shape: Sequence[int] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    layer: str | None = None,
+    classes: Sequence[str] | None = None,
+    tolerance: float = 1e-4,
+    external_data: bool = False,
+    seed: int = 0,
+) -> Exported:
+    """Write one ONNX graph that takes the model's input and returns logits, score, p_value and known.
+
+    The graph runs in ONNX Runtime with nothing of offmap installed. Before it is written, it is compared with the
+    Python path on your inputs and on noise; if they differ, nothing is written and the error says what does.
+
+    Parameters
+    ----------
+    model
+        An ``nn.Module``, a `Network`, an ``.onnx`` file, ``"package.module:factory"``, or a model that `offmap.learn`
+        made, as an object or as its file.
+    guard
+        A detector, fitted and calibrated, or its file. Methods whose score is a formula of features and logits can be
+        exported; those that need gradients or further passes are refused with the reason.
+    path
+        The file to write, such as ``guarded.onnx``.
+    example
+        Inputs as the model takes them: an array, a tensor, a mapping of its arguments, or a loader of such batches.
+        They give the shape, and real ones make the comparison worth more.
+    shape
+        Of one input, instead of an example. An ONNX file that declares the shape of its inputs needs neither.
+    weights
+        For an import path: the file of weights to load.
+    layer
+        The layer to tap, as for `Network`; give what the guard was fitted with.
+    classes
+        Names of the classes, kept in the file.
+    tolerance
+        How far scores may lie apart, relative to their size.
+    external_data
+        Keep the weights in a file of their own beside the graph, as happens by itself beyond 2 GB.
+    seed
+        Of the noise.
+
+    Returns
+    -------
+    Exported
+        Where it is and how well it agrees.
+
+    Examples
+    --------
+    >>> import tempfile, torch, offmap
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> x, net = torch.randn(200, 4), offmap.Network(model)
+    >>> guard = offmap.detector("energy").fit(net(x[:100])).calibrate(net(x[100:]), tpr=0.9)
+    >>> exported = offmap.export(model, guard, tempfile.mkdtemp() + "/guarded.onnx", example=x[:8])
+    >>> exported.method, exported.tpr
+    ('energy', 0.9)
+    """
+    packages()
+    file = Path(path)
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance={tolerance}: give a small share of the size of scores, such as 1e-4")
+    if not file.parent.is_dir():
+        raise StoreError(f"{file}: the folder {file.parent} does not exist")
+    checked = guard if isinstance(guard, Detector) else Detector.restore(store.load(guard, "detector"))
+    check_exportable(checked)
+    net, own_classes, own_shape = _network(model, weights, layer)
+    inputs = _inputs(net, example, shape or own_shape, seed)
+    expected = references(net, checked, probes(inputs, seed))
+    _same_head(checked, net)
+    _check_classes(classes, expected[0].logits.shape[1])
+    graph = tapped(net, expected[0].inputs if len(expected) == 1 else expected[1].inputs)
+    drawn = guard_graph(checked, graph.seen_features, graph.seen_logits, graph.from_head, graph.opset)
+    whole = joined(graph, drawn)
+    described(whole, checked, str(net.backend.tap), classes or own_classes, offmap.__version__)
+    found: list[Agreement] = []
+    data = written(
+        whole, file, external_data, lambda trial: found.append(agreement(trial, checked, expected, tolerance))
+    )
+    calibration = checked.calibration
+    assert calibration is not None
+    threshold = None if calibration.classes is not None else calibration.threshold
+    return Exported(file, data, checked.chosen, calibration.tpr, threshold, found[0].inputs, found[0].difference)
+
+
+def _network(
+    model: Any, weights: str | os.PathLike[str] | None, layer: str | None
+) -> tuple[Network, tuple[str, ...] | None, tuple[int, ...] | None]:
+    """The network, with the names of its classes and the shape of its inputs where the model knows them."""
+    if isinstance(model, Network):
+        if layer is not None and layer != model.layer:
+            raise InputError(f"layer={layer!r}: the network is tapped at {model.layer!r}; make it with that layer")
+        return model, None, None
+    if isinstance(model, str | os.PathLike) and not os.fspath(model).endswith(".offmap"):
+        from offmap.nets import load_network
+
+        return load_network(os.fspath(model), weights, layer), None, None
+    if weights is not None:
+        raise InputError(f"weights={os.fspath(weights)!r}: only a model given as package.module:factory takes a file")
+    if hasattr(model, "named_modules"):
+        return Network(model, layer), None, None
+    from offmap.learning.model import KIND, OpenWorldModel
+
+    learned = OpenWorldModel.restore(store.load(model, KIND)) if isinstance(model, str | os.PathLike) else model
+    if not isinstance(learned, OpenWorldModel):
+        raise InputError(
+            f"export({type(model).__name__}): give an nn.Module, a Network, an .onnx file, package.module:factory, "
+            "or a model of offmap.learn"
+        )
+    config = learned.net.encoder.config
+    shape = config.get("shape") or ([config["width"]] if "width" in config else None)
+    return Network(learned.net, layer), learned.class_names, None if shape is None else tuple(shape)
+
+
+def _inputs(net: Network, example: Any, shape: Sequence[int] | None, seed: int) -> Any:
+    if example is not None:
+        return as_inputs(example)
+    if shape is None:
+        return declared_inputs(net, seed)
+    if min(shape, default=0) < 1:
+        raise InputError(f"shape={tuple(shape)}: give the sizes of one input, such as (3, 32, 32)")
+    return noise_like(np.empty((1, *shape), np.float32), BATCH, seed)
+
+
+def _same_head(guard: Detector, net: Network) -> None:
+    """Refuse a guard that was fitted on what another network says."""
+    mine, theirs = guard.head, net.head
+    if mine is None or (theirs is not None and _close(mine, theirs)):
+        return
+    if theirs is None:
+        raise InputError(
+            f"{guard} was fitted on what goes into a linear head, but the model is tapped at {net.layer!r}, where "
+            "there is none; leave out layer, or fit the guard on this tap"
+        )
+    raise InputError(
+        f"{guard} was fitted on another network: the model's head {theirs} does not have the weights of the guard's "
+        f"{mine}; fit the guard on this model's activations, or give the weights it was fitted with"
+    )
+
+
+def _close(one: Head, other: Head) -> bool:
+    if one.weight.shape != other.weight.shape:
+        return False
+    size = float(np.abs(one.weight).max())
+    return np.allclose(one.weight, other.weight, rtol=1e-4, atol=1e-5 * size) and np.allclose(
+        one.bias, other.bias, rtol=1e-4, atol=1e-5 * max(size, float(np.abs(one.bias).max()))
+    )
+
+
+def _check_classes(classes: Sequence[str] | None, count: int) -> None:
+    if classes is not None and len(classes) != count:
+        raise InputError(f"classes: {len(classes)} names for {count} logits; give one per logit, in their order")

@@ -1,0 +1,141 @@
+"""One graph from two: the guard's nodes are put behind the model's, and what the file should say of itself beside."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from offmap import store
+from offmap.deploy.drawing import packages
+from offmap.deploy.guards import OUTPUTS
+from offmap.deploy.tapped import Tapped
+from offmap.detection import Detector
+from offmap.errors import InputError, StoreError
+
+LOGITS = "logits"
+ALL_OUTPUTS = (LOGITS, *OUTPUTS)
+LARGEST = 2**31 - 2**26  # bytes of weights; a protobuf file ends at 2 GB, and nodes take some of it
+
+
+def joined(tapped: Tapped, guard: Any) -> Any:
+    """The model's graph with the guard's behind it, and the four outputs; both graphs are used up."""
+    _, ir, _ = packages()
+    model = tapped.model
+    _free_names(model, tapped.logits)
+    for value, own in zip(guard.graph.inputs, (tapped.features, tapped.logits), strict=True):
+        ir.convenience.replace_all_uses_with(value, own)
+    for value in list(guard.graph.initializers.values()):
+        guard.graph.initializers.pop(value.name)
+        value.name = f"offmap.{value.name}"
+        model.graph.register_initializer(value)
+    made = list(guard.graph.outputs)
+    nodes = list(guard.graph)
+    guard.graph.outputs.clear()
+    guard.graph.remove(nodes)
+    for node in nodes:
+        node.name = f"offmap.{node.name}"
+        for value in node.outputs:
+            value.name = f"offmap.{value.name}"
+    model.graph.extend(nodes)
+    for value, name in zip((tapped.logits, *made), ALL_OUTPUTS, strict=True):
+        value.name = name
+    model.graph.outputs.clear()
+    model.graph.outputs.extend([tapped.logits, *made])
+    model.ir_version = max(model.ir_version, guard.ir_version)
+    return model
+
+
+def _free_names(model: Any, logits: Any) -> None:
+    """Give the model's own values that bear the name of an output another one."""
+    graph = model.graph
+    for value in graph.inputs:
+        if value.name in ALL_OUTPUTS:
+            raise InputError(
+                f"the model has an input called {value.name!r}, which is the name of an output of the guarded graph; "
+                "rename the input"
+            )
+    for value in list(graph.initializers.values()):
+        if value.name in ALL_OUTPUTS:
+            graph.initializers.pop(value.name)
+            value.name = f"{value.name}.model"
+            graph.register_initializer(value)
+    for node in graph:
+        for value in node.outputs:
+            if value.name in ALL_OUTPUTS and value is not logits:
+                value.name = f"{value.name}.model"
+
+
+def described(model: Any, guard: Detector, tap: str, classes: Sequence[str] | None, version: str) -> None:
+    """Write into the graph what it is: any runtime can read these texts without offmap."""
+    calibration = guard.calibration
+    assert calibration is not None
+    by_class = calibration.classes is not None
+    facts = {
+        "offmap.version": version,
+        "offmap.method": guard.chosen,
+        "offmap.tpr": repr(float(calibration.tpr)),
+        "offmap.threshold": "" if by_class else repr(calibration.threshold),
+        "offmap.thresholds": json.dumps(calibration.thresholds()) if by_class else "",
+        "offmap.calibration_inputs": str(len(calibration.scores)),
+        "offmap.features": tap,
+        "offmap.classes": "" if classes is None else json.dumps(list(classes), ensure_ascii=False),
+    }
+    model.metadata_props.update({name: text for name, text in facts.items() if text})
+
+
+def written(model: Any, path: Path, external_data: bool, verify: Callable[[Path], None]) -> Path | None:
+    """Write the graph, whole or not at all, once `verify` has found nothing wrong with it.
+
+    Weights go to a second file beside it when asked, or when one file cannot hold them. Its name holds a checksum, so
+    that a crash between the two renames leaves the old pair or the new one.
+
+    Returns
+    -------
+    data
+        The second file, if there is one.
+    """
+    _, ir, _ = packages()
+    if not path.parent.is_dir():
+        raise StoreError(f"{path}: the folder {path.parent} does not exist")
+    apart = external_data or weight_bytes(model) > LARGEST
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        trial = Path(folder) / path.name
+        data = Path(folder) / f"{path.stem}-{_checksum(model)}.data" if apart else None
+        try:
+            ir.save(model, trial, external_data=None if data is None else data.name, size_threshold_bytes=1024)
+            verify(trial)
+            if data is not None:
+                _move(data, path.parent / data.name)
+        except StoreError:
+            raise
+        except OSError as error:
+            raise StoreError(f"{path}: could not be written ({error.strerror}); nothing was changed") from error
+        store.write_atomically(path, trial.read_bytes())
+    return None if data is None else path.parent / data.name
+
+
+def weight_bytes(model: Any) -> int:
+    """How many bytes the weights of a graph take."""
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return sum(int(tensor.nbytes) for tensor in tensors if tensor is not None)
+
+
+def _checksum(model: Any) -> str:
+    import hashlib
+
+    digest = hashlib.sha256()
+    for name, value in model.graph.initializers.items():
+        digest.update(name.encode())
+        if value.const_value is not None:
+            digest.update(memoryview(value.const_value.tobytes()))
+    return digest.hexdigest()[:12]
+
+
+def _move(source: Path, target: Path) -> None:
+    with source.open("rb") as stream:
+        os.fsync(stream.fileno())
+    os.replace(source, target)

@@ -1,0 +1,146 @@
+"""A classifier as an ONNX graph of which two values are known: the features that a guard reads, and the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from offmap.deploy.drawing import OPSET, drawn, packages, two_rows
+from offmap.errors import InputError
+from offmap.network import Network
+from offmap.network.batches import is_array
+from offmap.network.onnx_backend import OnnxBackend
+from offmap.network.reductions import pooled
+from offmap.network.torch_backend import TorchBackend, called, logits_of, rows_behind
+from offmap.network.untouched import rng_kept, untouched
+
+INPUT = "input"
+
+
+@dataclass(frozen=True)
+class Tapped:
+    """A graph (`onnx_ir.Model`), its two tapped values, and what they held for some inputs."""
+
+    model: Any
+    features: Any
+    logits: Any
+    seen_features: Tensor
+    seen_logits: Tensor
+    from_head: bool
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's operators."""
+        return int(self.model.opset_imports[""])
+
+
+def tapped(net: Network, inputs: Any) -> Tapped:
+    """The network as a graph, after it has run on these inputs once."""
+    backend = net.backend
+    return _from_file(backend, inputs) if isinstance(backend, OnnxBackend) else _from_torch(backend, inputs)
+
+
+def _from_torch(backend: Any, inputs: Any) -> Tapped:
+    assert isinstance(backend, TorchBackend)
+    with untouched(backend.models, torch.device("cpu")), rng_kept(seed=0), torch.no_grad():
+        few = backend.prepared(inputs)
+        given = dict(few) if isinstance(few, Mapping) else {INPUT: few}
+        module = _Watched(backend, given, isinstance(few, Mapping))
+        features, logits = module(*module.tensors.values())
+
+        def failed(reason: str) -> str:
+            return (
+                f"{type(backend.model).__name__} cannot be drawn as a graph by torch.onnx ({reason}); export it to "
+                "ONNX yourself and give that file as the model"
+            )
+
+        examples = {name: two_rows(tensor) for name, tensor in module.tensors.items()}
+        model = drawn(module, examples, ("features", "logits"), None, failed)
+    tapped_features, tapped_logits = model.graph.outputs
+    return Tapped(model, tapped_features, tapped_logits, features.detach(), logits.detach(), backend.has_head)
+
+
+class _Watched(nn.Module):
+    """The model with what the tap sees beside what it returns; which form that has is settled on the first inputs."""
+
+    def __init__(self, backend: TorchBackend, given: Mapping[str, Any], by_name: bool) -> None:
+        super().__init__()
+        self.model, self.layer = backend.model, backend.module(backend.tap or "")
+        self.from_head, self.by_name = backend.has_head, by_name
+        self.tensors = {name: value for name, value in given.items() if is_array(value)}
+        self.rest = {name: value for name, value in given.items() if name not in self.tensors}
+        self.call, self.own_answer = -1, False
+        if self.from_head:
+            calls, logits = self._run(*self.tensors.values())
+            made = [place for place, call in enumerate(calls) if rows_behind(*call, logits) is not None]
+            self.call, self.own_answer = (made[-1], False) if made else (-1, True)
+
+    def _run(self, *tensors: Tensor) -> tuple[list[tuple[Any, Any]], Tensor]:
+        calls: list[tuple[Any, Any]] = []
+
+        def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            first = output[0] if isinstance(output, tuple | list) else output
+            # pooled at once: the next layer may work in place
+            calls.append((args[0] if args else next(iter(kwargs.values())), first if self.from_head else pooled(first)))
+
+        handle = self.layer.register_forward_hook(see, with_kwargs=True)
+        try:
+            named = dict(zip(self.tensors, tensors, strict=True))
+            output = called(self.model, {**named, **self.rest} if self.by_name else tensors[0])
+        finally:
+            handle.remove()
+        return calls, logits_of(output)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and logits."""
+        calls, logits = self._run(*tensors)
+        given, answered = calls[self.call]
+        if not self.from_head:
+            return answered, logits
+        if self.own_answer:
+            return given, answered  # a softmax or the like follows the head that was named
+        return (given if given.ndim == 2 else _picked(given, answered, logits)), logits
+
+
+def _picked(given: Tensor, answered: Tensor, logits: Tensor) -> Tensor:
+    """The row of a head's input whose answer became the logits, where the head answers for every token."""
+    answers, rows = answered.flatten(1, -2), given.flatten(1, -2)
+    same = (answers - logits[:, None]).abs().sum(dim=2)
+    place = same.argmin(dim=1)[:, None, None].expand(-1, 1, rows.shape[2])
+    return rows.gather(1, place)[:, 0]
+
+
+def _from_file(backend: OnnxBackend, inputs: Any) -> Tapped:
+    _, ir, _ = packages()
+    where = backend.where
+    assert where is not None
+    values = backend.evaluated(inputs, [where.features, where.logits])
+    model = ir.from_proto(_modern(backend))
+    by_name = {value.name: value for node in model.graph for value in node.outputs}
+    by_name |= {value.name: value for value in model.graph.inputs}
+    for name in (where.features, where.logits):
+        if name not in by_name:
+            raise InputError(f"{backend.path}: {name!r} was lost when the graph was brought to opset {OPSET}")
+    features, logits = (torch.from_numpy(np.array(values[name])) for name in (where.features, where.logits))
+    return Tapped(model, by_name[where.features], by_name[where.logits], features, logits, where.head is not None)
+
+
+def _modern(backend: OnnxBackend) -> Any:
+    """The file's model in an opset that a guard can be drawn in."""
+    onnx, _, _ = packages()
+    model = backend.model
+    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    if version >= OPSET:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, OPSET)
+    except Exception as error:  # the converter raises whatever its C++ side does
+        raise InputError(
+            f"{backend.path}: the graph is in opset {version} and could not be brought to {OPSET} ({error}); "
+            f"export it again with opset {OPSET} or later"
+        ) from error

@@ -1,0 +1,81 @@
+"""From scores to p-values and verdicts in tensor operations: what `Calibration` says, inside a graph."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from offmap.detection.calibrate import Calibration
+
+
+def count_at_most(sorted_rows: Tensor, firsts: Tensor, scores: Tensor) -> Tensor:
+    """How many of a sorted sequence, cut into rows of equal length, are at most each score.
+
+    Two looks instead of n: which row the score falls in, by the first number of each, then how far along that row.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[1.0, 2.0], [3.0, torch.inf]])
+    >>> count_at_most(rows, rows[:, 0], torch.tensor([0.5, 2.0, 9.0]))
+    tensor([0, 2, 3])
+    """
+    row = ((firsts <= scores[:, None]).sum(dim=1) - 1).clamp(min=0)
+    return row * sorted_rows.shape[1] + (sorted_rows[row] <= scores[:, None]).sum(dim=1)
+
+
+class Verdicts(nn.Module):
+    """P-values and verdicts of float64 scores, as `Calibration.verdicts` gives them.
+
+    A score that is not a number has no calibration score below it and is never known.
+
+    Parameters
+    ----------
+    calibration
+        Of the guard.
+    n_classes
+        How many logits the network has; for a calibration by class.
+
+    Examples
+    --------
+    >>> calibration = Calibration.of(np.arange(100.0), tpr=0.95)
+    >>> Verdicts(calibration, 3)(torch.tensor([3.5, 50.0], dtype=torch.float64), torch.zeros(2, 3))
+    (tensor([0.0495, 0.5149], dtype=torch.float64), tensor([False,  True]))
+    """
+
+    def __init__(self, calibration: Calibration, n_classes: int) -> None:
+        super().__init__()
+        self.alpha = 1 - calibration.tpr + 1e-12  # as in Calibration.verdicts
+        self.by_class = calibration.classes is not None
+        scores = calibration.scores.astype(np.float64)
+        if calibration.classes is None:
+            groups = [scores]
+            width = math.isqrt(len(scores) - 1) + 1
+        else:
+            # a class of which no calibration input was seen has no score to compare with: its p-values are 1
+            known = max(n_classes, int(calibration.classes.max()) + 1)
+            groups = [scores[calibration.classes == label] for label in range(known)]
+            width = max(map(len, groups))
+        self.table = torch.from_numpy(np.concatenate([_rows(group, width) for group in groups]))
+        self.sizes = torch.tensor([len(group) for group in groups])
+
+    def forward(self, score: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """P-values in float64, and whether each input is known."""
+        if self.by_class:
+            predicted = logits.argmax(dim=1)
+            counts, sizes = (self.table[predicted] <= score[:, None]).sum(dim=1), self.sizes[predicted]
+        else:
+            counts, sizes = count_at_most(self.table, self.table[:, 0], score), self.sizes
+        counts = torch.minimum(counts, sizes)  # an infinite score is not above the filling of the last row
+        values = (1 + counts).double() / (sizes + 1).double()
+        return values, (values > self.alpha) & (score == score)
+
+
+def _rows(scores: np.ndarray, width: int) -> np.ndarray:
+    """Sorted scores as rows of this width, at least one, filled up with infinity."""
+    rows = max(1, -(-len(scores) // width))
+    filled = np.full(rows * width, np.inf)
+    filled[: len(scores)] = scores
+    return filled.reshape(rows, width)
