@@ -1,11 +1,14 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from offmap.discovery import Discovery, Space, discover
+from offmap.discovery.assign import Rows
 from offmap.discovery.inputs import read_labels
 from offmap.discovery.methods import METHODS
 from offmap.discovery.naming import suggest_names
-from offmap.discovery.outliers import alone
+from offmap.discovery.outliers import alone, conformal_limit, loneliness
 from offmap.errors import InputError, MissingError, StoreError
 from offmap.metrics.clustering import open_world_accuracy
 
@@ -86,6 +89,7 @@ def test_labels_in_many_forms(labels, codes):
         ({"labels": np.full(320, -3)}, "-1 stands for unknown"),
         ({"labels": np.full(320, 0.5)}, "fractions"),
         ({"stability": -1}, "0 or more"),
+        ({"outliers": 1.5}, "may be lost"),
         ({"texts": ["a"]}, "1 texts for 320 rows"),
     ],
 )
@@ -145,16 +149,65 @@ def test_noise_is_flagged_and_small_classes_are_not(pile):
     noise = rng.uniform(-4, 4, size=(120, 12)).astype(np.float32)
     rows = np.concatenate([rows, tiny, noise])
     labels = np.concatenate([labels, np.full(125, -1)])
-    got = discover(rows, labels, 9, outliers=True, space=Space("euclidean"))
+    got = discover(rows, labels, 9, outliers=0.02, space=Space("euclidean"))
     assert (got.labels[325:] < 0).mean() > 0.95
     assert (got.labels[:320] < 0).mean() < 0.1
     assert (got.labels[320:325] >= 0).sum() >= 3
     assert "of none" in got.summary()
 
 
+def test_at_most_the_wanted_share_of_rows_with_a_class_is_flagged():
+    rng = np.random.default_rng(4)
+    truth = rng.integers(0, 20, 6000)
+    rows = (rng.normal(size=(20, 8))[truth] + 0.3 * rng.normal(size=(6000, 8))).astype(np.float32)
+    codes = np.where((truth < 10) & (rng.random(6000) < 0.5), truth, -1)
+    for lost in (0.02, 0.1):
+        flagged = alone(Rows(rows), codes, lost)
+        assert not flagged[codes >= 0].any()
+        assert lost / 2 < flagged[codes < 0].mean() < 1.5 * lost
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.01, 0.5), st.integers(2, 300))
+def test_the_limit_is_the_smallest_that_keeps_its_promise(seed, lost, n):
+    scores = np.random.default_rng(seed).normal(size=n)
+    limit = conformal_limit(scores, lost)
+    # a new score ranks anywhere among the n + 1 with equal chance
+    assert ((scores > limit).sum() + 1) / (n + 1) <= lost + 1e-9 or np.isinf(limit)
+    lower = scores[scores < limit].max(initial=-np.inf)
+    assert ((scores > lower).sum() + 1) / (n + 1) > lost - 1e-9
+
+
+def test_loneliness_is_the_mean_distance_to_the_four_nearest_others(monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(60, 5)).astype(np.float32)
+    rows[7] = rows[8]
+    gaps = np.linalg.norm(rows[:, None] - rows, axis=2)
+    np.fill_diagonal(gaps, np.inf)
+    np.testing.assert_allclose(loneliness(Rows(rows)), np.sort(gaps, axis=1)[:, :4].mean(axis=1), atol=1e-3)
+    monkeypatch.setattr("offmap.discovery.outliers.BANK_ROWS", 30)
+    fewer = loneliness(Rows(rows))
+    assert (fewer >= loneliness(Rows(rows)) - 1e-3).all()
+    assert np.corrcoef(fewer, np.sort(gaps, axis=1)[:, :4].mean(axis=1))[0, 1] > 0.6
+
+
+def test_a_memory_map_gives_the_same_answer_and_stays_on_disk(pile, tmp_path):
+    rows, _, labels = pile
+    np.save(tmp_path / "rows.npy", rows)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    for space in (Space("cosine"), Space("cosine", 0.5, 10)):
+        held = discover(rows, labels, space=space, outliers=True)
+        got = discover(mapped, labels, space=space, outliers=True)
+        np.testing.assert_array_equal(got.labels, held.labels)
+        assert got.count == held.count
+        assert isinstance(got.rows, np.memmap)
+    assert got.split(14).n_classes == got.n_classes + 1
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.npy"]
+
+
 def test_without_outliers_nothing_is_minus_one(found):
     assert (found.labels >= 0).all()
-    assert not alone(np.ones((3, 2), np.float32), np.full(3, -1)).any()
+    assert not alone(Rows(np.ones((3, 2))), np.full(3, -1)).any()
 
 
 def test_stability_lowers_confidence_only(pile, found):

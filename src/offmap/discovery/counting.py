@@ -14,11 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.discovery.assign import Doubles, Floats, Labels, Rows, margins
+from offmap.discovery.inputs import UNKNOWN
 from offmap.discovery.space import Space
 from offmap.discovery.tree import TREE_GROUPS, Tree, ward_tree
 from offmap.errors import InputError
 
+ABSENT = -2  # marks a row that is not counted
 GRID = 60
+COUNT_ROWS = 20_000
 SILHOUETTE_ROWS = 3000
 RESAMPLES = 200
 PLATEAU = 0.01  # cuts whose accuracy differs by this much are about equally good
@@ -74,7 +77,8 @@ def count_classes(
     Parameters
     ----------
     features, labels
-        Rows, and their known class from 0; -1 where unknown.
+        Rows, and their known class from 0; -1 where unknown, -2 for rows to leave out. Of many rows a sample is
+        looked at: 20,000, or forty per known class.
     seed
         Of samples, starts and resampling.
     largest
@@ -93,6 +97,7 @@ def count_classes(
     >>> count_classes(rows, np.where(truth < 3, truth, -1)).n_classes
     6
     """
+    features, labels = _sample(features, labels, seed)
     n, n_known = len(features), int(labels.max(initial=-1)) + 1
     top = _top(n, n_known, largest)
     grid = np.unique(np.round(np.geomspace(max(n_known, 1 if n_known else 2), top, GRID)).astype(np.int64))
@@ -249,6 +254,19 @@ def eigengap_count(rows: Rows, largest: int, seed: int) -> float:
     ).values
     ordered = np.minimum.accumulate(values)
     return float(eigengap(ordered, smallest=min(2, len(ordered) - 1))[0])
+
+
+def _sample(features: Any, labels: Labels, seed: int) -> tuple[Any, Labels]:
+    """Rows to count on, in their order; classes are numbered again, should the sample hold none of a rare one."""
+    index = np.flatnonzero(labels > ABSENT)
+    wanted = max(COUNT_ROWS, 40 * (int(labels.max(initial=-1)) + 1))
+    if len(index) > wanted:
+        index = np.sort(np.random.default_rng(seed).choice(index, wanted, replace=False))
+    if len(index) == len(labels):
+        return features, labels
+    kept = labels[index]
+    there = np.unique(kept[kept >= 0])
+    return features[index], np.where(kept >= 0, np.searchsorted(there, kept), UNKNOWN)
 
 
 def _trust(n_known: int) -> list[float]:

@@ -73,8 +73,8 @@ def describe(
     position[inside] = np.searchsorted(ids, labels[inside])
     view = Rows(rows)
     centres = class_means(view, position, len(ids))
-    own = np.full(len(rows), np.inf, np.float32)
-    own[inside] = np.sqrt(distances(Rows(rows[inside]), centres, position[inside]))
+    own = np.sqrt(distances(view, centres, np.maximum(position, 0)))
+    own[position < 0] = np.inf
     first, near, _, after = margins(view, centres)
     other = np.where(first == position, after, near)
     with np.errstate(invalid="ignore"):

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from offmap.discovery.assign import Floats, Labels, Metric, Rows, check_rows, margins
 from offmap.discovery.inputs import read_labels
 from offmap.discovery.kmeans import Fit, best_of, class_means, lloyd, plus_plus
-from offmap.discovery.tree import ward_tree
+from offmap.discovery.tree import TREE_GROUPS, ward_tree
 from offmap.errors import InputError, NotFittedError
 
 Init = Literal["ward", "kmeans", "k-means++", "farthest"]
@@ -26,7 +26,8 @@ class KMeans(TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[mis
     metric
         ``"euclidean"``, or ``"cosine"`` (rows and centres of length 1).
     init
-        ``"k-means++"``, ``"ward"`` (one tree, no restarts needed) or ``"farthest"``.
+        ``"ward"``: one tree, whose sum of squares is lower than that of ten draws by ``"k-means++"`` as a rule;
+        ``"farthest"``: farthest rows first. More than 4,000 groups have no tree and start by k-means++.
     n_init
         Starts to try; the lowest sum of squares wins. One is enough for ``"ward"``.
     balanced
@@ -49,8 +50,8 @@ class KMeans(TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[mis
         n_clusters: int = 8,
         *,
         metric: Metric = "euclidean",
-        init: Init = "k-means++",
-        n_init: int = 10,
+        init: Init = "ward",
+        n_init: int = 1,
         balanced: bool = False,
         max_iter: int = 300,
         tol: float = 1e-4,
@@ -228,7 +229,7 @@ def _start(
     given: Floats | None,
     free: Labels | None,
 ) -> Floats:
-    if init == "ward":
+    if init == "ward" and k <= TREE_GROUPS:
         return ward_tree(rows, k, rng, forced, 0 if given is None else len(given)).means(k, rows.metric)
     if init == "kmeans":
         return _from_plain(rows, k, rng, forced, given)

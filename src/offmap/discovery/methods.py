@@ -17,6 +17,9 @@ from offmap.discovery.assign import Labels, Rows, unit
 from offmap.discovery.kmeans import best_of, class_means, lloyd, plus_plus
 from offmap.discovery.space import group
 
+DENSITY_WIDTH = 20
+DENSITY_ROWS = 5  # the smallest group that HDBSCAN may find
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -88,15 +91,23 @@ def spectral(problem: Problem) -> Labels:
 
 
 def gmm(problem: Problem) -> Labels:
-    """A Gaussian mixture with diagonal covariances (scikit-learn), started from semi-supervised k-means."""
+    """A mixture of Gaussians of one shape (scikit-learn), started from semi-supervised k-means.
+
+    One covariance for all: in hundreds of columns a class has too few rows for a shape of its own.
+    """
     from sklearn.mixture import GaussianMixture
 
     rows = problem.rows.block(0, len(problem.rows)).astype(np.float64)
     start = ss_kmeans(problem)
-    means = _means(rows, start, problem.k)
-    floor = max(1e-3 * float(rows.var(axis=0).mean()), 1e-9)
+    sizes = np.maximum(np.bincount(start, minlength=problem.k), 1)
     model = GaussianMixture(
-        problem.k, covariance_type="diag", means_init=means, reg_covar=floor, random_state=problem.seed, max_iter=50
+        problem.k,
+        covariance_type="tied",
+        means_init=_means(rows, start, problem.k),
+        weights_init=sizes / sizes.sum(),
+        reg_covar=max(1e-3 * float(rows.var(axis=0).mean()), 1e-9),
+        random_state=problem.seed,
+        max_iter=50,
     )
     return _with_labels(model.fit_predict(rows).astype(np.int64), problem)
 
@@ -132,13 +143,18 @@ def vmf(problem: Problem) -> Labels:
 
 
 def hdbscan(problem: Problem) -> Labels:
-    """HDBSCAN (scikit-learn): finds its own number of groups and leaves outliers out; `k` is not used."""
+    """HDBSCAN (scikit-learn): finds its own number of groups and leaves outliers out; `k` is not used.
+
+    Densities mean little in hundreds of columns, so wide rows are first projected to their leading directions.
+    """
     from sklearn.cluster import HDBSCAN
+    from sklearn.decomposition import PCA
 
     rows = problem.rows.block(0, len(problem.rows))
-    smallest = max(5, len(rows) // (20 * max(problem.k, 1)))
-    found = HDBSCAN(min_cluster_size=min(smallest, len(rows)), copy=True).fit_predict(rows).astype(np.int64)
-    return named(found, problem)
+    if rows.shape[1] > DENSITY_WIDTH and len(rows) > DENSITY_WIDTH:
+        rows = PCA(DENSITY_WIDTH, svd_solver="randomized", random_state=problem.seed).fit_transform(rows)
+    smallest = min(DENSITY_ROWS, len(rows))
+    return named(HDBSCAN(min_cluster_size=max(smallest, 2), copy=True).fit_predict(rows).astype(np.int64), problem)
 
 
 METHODS: dict[str, Method] = {

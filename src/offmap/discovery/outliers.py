@@ -2,46 +2,89 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from offmap.discovery.assign import Floats, Labels
+from offmap.discovery.assign import Floats, Labels, Rows, block_rows
 from offmap.neighbors import Bank
 
-COMPANY = 2  # a class of five samples gives each of them two others nearby; noise has none
-KEPT = 0.98  # of rows that are known to belong to a class
+COMPANY = 4  # a class of five samples gives each of them four others nearby; noise has none
+LOST = 0.05  # of the rows that do belong to a class
+BANK_ROWS = 50_000
+ENOUGH_LABELS = 20
 
 
-def alone(rows: Floats, codes: Labels, kept: float = KEPT) -> npt.NDArray[np.bool_]:
-    """Unlabelled rows whose second neighbour is farther than it is for 98 % of the labelled rows.
+def alone(rows: Rows, codes: Labels, lost: float = LOST, seed: int = 0) -> npt.NDArray[np.bool_]:
+    """Unlabelled rows that are farther from their nearest four than all but a share `lost` of the labelled rows.
 
-    Without labels the limit comes from the rows themselves: three robust deviations above the median, distances
-    taken as logarithms.
+    A conformal test (Bates et al. 2023): labelled rows belong to classes, so a row that belongs to one, of a class
+    as dense as theirs, is flagged with probability at most `lost`. Without labels the limit comes from the rows
+    themselves: three robust deviations above the median, distances taken as logarithms.
 
     Parameters
     ----------
     rows
-        Rows in the space they are grouped in.
+        Rows in a space that has not seen the labels; in a whitened one labelled rows lie closer than others.
     codes
         The known class of each row, -1 where unknown.
-    kept
-        The share of labelled rows that would pass.
+    lost
+        The share of rows with a class that may be flagged.
+    seed
+        Of the 50,000 rows that neighbours are looked for among when there are more.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> rows = np.concatenate([rng.normal(size=(50, 2)), [[99.0, 99.0]]]).astype(np.float32)
-    >>> np.flatnonzero(alone(rows, np.full(51, -1))).tolist()
+    >>> np.flatnonzero(alone(Rows(rows), np.full(51, -1))).tolist()
     [50]
     """
     if len(rows) <= COMPANY + 1:
         return np.zeros(len(rows), bool)
-    reach = Bank.of(np.ascontiguousarray(rows, np.float32), normalize=False).kth_distance(rows, COMPANY + 1)
+    reach = loneliness(rows, seed)
     labelled = codes >= 0
-    if labelled.sum() >= 20:
-        limit = float(np.quantile(reach[labelled], kept))
+    if labelled.sum() >= ENOUGH_LABELS:
+        limit = conformal_limit(reach[labelled], lost)
     else:
         logs = np.log(np.maximum(reach, 1e-12))
         centre = float(np.median(logs))
         limit = float(np.exp(centre + 3 * 1.4826 * max(float(np.median(np.abs(logs - centre))), 1e-3)))
     return np.asarray((reach > limit) & ~labelled)
+
+
+def loneliness(rows: Rows, seed: int = 0) -> Floats:
+    """Each row's mean distance to the four nearest others.
+
+    Examples
+    --------
+    >>> loneliness(Rows(np.array([[0.0], [1.0], [2.0], [3.0], [4.0], [10.0]])))[[0, 5]]
+    array([2.5, 7.5], dtype=float32)
+    """
+    n = len(rows)
+    index = np.arange(n)
+    if n > BANK_ROWS:
+        index = np.sort(np.random.default_rng(seed).choice(n, BANK_ROWS, replace=False))
+    bank = Bank.of(rows.take(index), normalize=False)
+    reach = np.empty(n, np.float32)
+    step = max(block_rows(rows.width, 1), 4096)
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        gaps, near = bank.search(rows.block(start, stop), COMPANY + 1)
+        own = index[near] == np.arange(start, stop)[:, None]
+        own[~own.any(axis=1), -1] = True  # a row that is not in the bank, or hidden behind its copies
+        reach[start:stop] = gaps[~own].reshape(-1, COMPANY).mean(axis=1)
+    return reach
+
+
+def conformal_limit(scores: npt.NDArray[Any], lost: float) -> float:
+    """What a new score, drawn like these, exceeds with probability at most `lost`; infinite when they are too few.
+
+    Examples
+    --------
+    >>> conformal_limit(np.arange(99.0), 0.05), conformal_limit(np.arange(9.0), 0.05)
+    (94.0, inf)
+    """
+    rank = int(np.ceil((1 - lost) * (len(scores) + 1)))
+    return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else float("inf")

@@ -8,13 +8,13 @@ import numpy as np
 
 from offmap.discovery.assign import Floats, Labels, Rows, check_rows
 from offmap.discovery.choosing import choose, choose_space
-from offmap.discovery.counting import ClassCount, count_classes
+from offmap.discovery.counting import ABSENT, ClassCount, count_classes
 from offmap.discovery.describe import describe
 from offmap.discovery.inputs import KnownClasses, read_labels
 from offmap.discovery.methods import METHODS, Problem
-from offmap.discovery.outliers import alone
+from offmap.discovery.outliers import LOST, alone
 from offmap.discovery.result import Discovery
-from offmap.discovery.space import Space
+from offmap.discovery.space import Space, picked
 from offmap.errors import InputError
 
 PLAIN = ("kmeans", "gcd")  # what others are compared with: no whitening, no smoothing
@@ -29,7 +29,7 @@ def discover(
     seed: int = 0,
     *,
     space: Space | None = None,
-    outliers: bool = False,
+    outliers: bool | float = False,
     stability: int = 0,
     texts: Any = None,
 ) -> Discovery:
@@ -38,7 +38,8 @@ def discover(
     Parameters
     ----------
     features
-        One row per sample, labelled and unlabelled together: NumPy, torch or a memory map.
+        One row per sample, labelled and unlabelled together: NumPy, torch or a memory map. A memory map is read
+        and prepared block by block; k-means holds none of its rows in memory, the other methods hold all.
     labels
         Class numbers with -1 where unknown, or names with `None` where unknown; `None` when nothing is known.
     n_classes
@@ -52,7 +53,8 @@ def discover(
     space
         How rows are prepared; chosen by hidden known classes unless given.
     outliers
-        Flag rows that belong to no class as -1 instead of forcing them into one.
+        Flag rows that belong to no class as -1 instead of forcing them into one. A number is the share of rows
+        with a class that may be lost to this; `True` is 0.05.
     stability
         Group so many more times with other seeds; rows that change company lose confidence.
     texts
@@ -75,13 +77,15 @@ def discover(
     """
     array = check_rows(features)
     known = read_labels(labels, len(array))
-    _check(n_classes, method, len(array), known, stability)
+    _check(n_classes, method, len(array), known, stability, outliers)
     if texts is not None and len(texts) != len(array):
         raise InputError(f"discover: {len(texts)} texts for {len(array)} rows; give one per row")
     codes = known.codes
     name, space = _choose(array, codes, method, space, seed)
     rows = space.prepare(array, codes)
-    outside = alone(rows, codes) if outliers else np.zeros(len(rows), bool)
+    outside = np.zeros(len(rows), bool)
+    if outliers:
+        outside = alone(Rows(array, space.metric), codes, LOST if outliers is True else outliers, seed)
     inside = np.flatnonzero(~outside)
     count: ClassCount | None = None
     if n_classes != "auto":
@@ -89,11 +93,11 @@ def discover(
     elif not (codes < 0).any():
         k = len(known)
     else:
-        count = count_classes(array if not outside.any() else np.asarray(array)[inside], codes[inside], seed)
-        k = count.n_classes
+        count = count_classes(array, np.where(outside, ABSENT, codes), seed)
+        k = max(count.n_classes, len(known))
     k = min(k, len(known) + int((codes[inside] < 0).sum()))
     found = np.full(len(rows), -1, np.int64)
-    problem = Problem(Rows(rows[inside]), k, codes[inside], len(known), seed)
+    problem = Problem(Rows(picked(rows, inside) if outside.any() else rows), k, codes[inside], len(known), seed)
     found[inside] = _group(problem, name)
     ids = np.concatenate([known.ids, known.next_id + np.arange(max(int(found.max(initial=-1)) + 1 - len(known), 0))])
     final = np.where(found >= 0, _compact(ids[found], known), -1)
@@ -142,11 +146,13 @@ def _stability(problem: Problem, name: str, found: Labels, times: int) -> Floats
     return np.asarray(same / times, np.float32)
 
 
-def _check(n_classes: Any, name: str, n: int, known: KnownClasses, stability: int) -> None:
+def _check(n_classes: Any, name: str, n: int, known: KnownClasses, stability: int, outliers: Any) -> None:
     if name != "auto" and name not in METHODS:
         raise InputError(f"method={name!r}: the methods are auto, {', '.join(METHODS)}")
     if stability < 0:
         raise InputError(f"stability={stability}: the number of further runs is 0 or more")
+    if not isinstance(outliers, bool) and not 0 < outliers < 1:
+        raise InputError(f"outliers={outliers}: True, False, or the share of rows with a class that may be lost")
     if n_classes == "auto":
         return
     if isinstance(n_classes, bool) or not isinstance(n_classes, int | np.integer):

@@ -5,10 +5,13 @@ Known classes show which directions vary inside a class and should not count.
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from offmap.discovery.assign import Floats, Labels, Metric, Rows, unit
 from offmap.discovery.kmeans import best_of, class_means, lloyd, plus_plus
@@ -16,6 +19,8 @@ from offmap.discovery.tree import TREE_GROUPS, ward_tree
 from offmap.neighbors import Bank
 
 SMOOTHING_STEPS = 2
+ANCHORS = 30_000
+WRITTEN = 8192  # rows at a time
 FEW_GROUPS = 20
 MORE_STARTS = 4
 
@@ -50,23 +55,26 @@ class Space:
     def prepare(self, features: Any, labels: Labels | None = None) -> Floats:
         """The rows in this space; `labels` number the known classes from 0, -1 where unknown.
 
+        Rows of a memory map are written to a temporary file, which vanishes with the answer, block by block.
+
         Examples
         --------
         >>> Space("cosine").prepare(np.array([[3.0, 4.0]]))
         array([[0.6, 0.8]], dtype=float32)
         """
-        rows: Floats = np.asarray(features, np.float32)
-        if self.metric == "cosine":
-            rows = unit(rows)
+        rows = _scratch(features)
+        _in_blocks(rows, Rows(features, self.metric).block)
         if self.shrinkage is not None and labels is not None and (labels >= 0).any():
-            rows = (rows - rows.mean(axis=0)) @ whitening(rows, labels, self.shrinkage)
-            if self.metric == "cosine":
-                rows = unit(rows)
+            white = whitening(rows, labels, self.shrinkage)
+            centre = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+            _in_blocks(rows, lambda start, stop: self._ended((rows[start:stop] - centre) @ white))
         if self.neighbours and len(rows) > self.neighbours:
-            rows = smoothed(rows, self.neighbours)
-            if self.metric == "cosine":
-                rows = unit(rows)
-        return np.ascontiguousarray(rows, np.float32)
+            smooth(rows, self.neighbours)
+            _in_blocks(rows, lambda start, stop: self._ended(rows[start:stop]))
+        return rows
+
+    def _ended(self, rows: Floats) -> Floats:
+        return np.asarray(unit(rows) if self.metric == "cosine" else rows, np.float32)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values to save."""
@@ -93,31 +101,72 @@ def whitening(features: Any, labels: Labels, shrinkage: float) -> Floats:
     array([[0.7745..., 0.        ],
            [0.        , 0.7745...]], dtype=float32)
     """
-    rows = Rows(np.asarray(features, np.float32))
-    n_known = int(labels.max()) + 1
+    rows = Rows(np.asarray(features))
+    means = class_means(rows, labels, int(labels.max()) + 1)
     labelled = np.flatnonzero(labels >= 0)
-    inside = rows.take(labelled) - class_means(rows, labels, n_known)[labels[labelled]]
-    freedom = max(len(labelled) - len(np.unique(labels[labelled])), 1)
-    scatter = (inside.T @ inside).astype(np.float64) / freedom
+    scatter = np.zeros((rows.width, rows.width))
+    for start in range(0, len(labelled), WRITTEN):
+        part = labelled[start : start + WRITTEN]
+        inside = rows.take(part) - means[labels[part]]
+        scatter += inside.T @ inside
+    scatter /= max(len(labelled) - len(np.unique(labels[labelled])), 1)
     width = len(scatter)
     level = max(float(np.trace(scatter)) / width, 1e-12)
     values, vectors = np.linalg.eigh((1 - shrinkage) * scatter + shrinkage * level * np.eye(width))
     return np.asarray((vectors / np.sqrt(np.maximum(values, 1e-9 * level))) @ vectors.T, np.float32)
 
 
-def smoothed(rows: Floats, neighbours: int) -> Floats:
-    """Each row averaged with its nearest ones, `SMOOTHING_STEPS` times: a low-pass filter on the neighbour graph.
+def smooth(rows: Floats, neighbours: int) -> None:
+    """Average each row, in place, with its nearest ones, `SMOOTHING_STEPS` times: a low-pass filter on their graph.
 
     Rows of one class share noise that differs between neighbours; the average keeps what they have in common
-    (Zhang et al. 2019, adaptive graph convolution, with a fixed number of steps).
+    (Zhang et al. 2019, adaptive graph convolution, with a fixed number of steps). Of more than 30,000 rows, so many
+    spread evenly serve as everybody's neighbours.
+
+    Examples
+    --------
+    >>> rows = np.array([[0.0], [8.0], [100.0], [108.0]], np.float32)
+    >>> smooth(rows, 1)
+    >>> rows.ravel().tolist()
+    [3.0, 5.0, 103.0, 105.0]
     """
-    _, near = Bank.of(rows, normalize=False).search(rows, neighbours + 1)
+    anchors = np.linspace(0, len(rows) - 1, min(len(rows), ANCHORS)).astype(np.int64)
+    bank = Bank.of(rows[anchors], normalize=False)
+    near = np.empty((len(rows), neighbours + 1), np.int32)
+    _in_blocks(near, lambda start, stop: bank.search(rows[start:stop], neighbours + 1)[1])
     for _ in range(SMOOTHING_STEPS):
-        total = np.zeros_like(rows)
-        for column in near.T:
-            total += rows[column]
-        rows = np.asarray((rows + total / len(near.T)) / 2, np.float32)
-    return rows
+        held = np.array(rows[anchors])
+
+        def averaged(start: int, stop: int, held: Floats = held) -> Floats:
+            total = np.zeros_like(rows[start:stop])
+            for column in near[start:stop].T:
+                total += held[column]
+            return np.asarray((rows[start:stop] + total / near.shape[1]) / 2, np.float32)
+
+        _in_blocks(rows, averaged)
+
+
+def picked(rows: Floats, index: Labels) -> Floats:
+    """A copy of these rows, in memory or in a file as they are themselves."""
+    out = _scratch(rows, len(index))
+    _in_blocks(out, lambda start, stop: rows[index[start:stop]])
+    return out
+
+
+def _scratch(features: Any, n: int | None = None) -> Floats:
+    """Room for so many rows as float32: in memory, or in a nameless file when the features are in a file too."""
+    shape = (len(features) if n is None else n, features.shape[1])
+    if not isinstance(features, np.memmap):
+        return np.empty(shape, np.float32)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, np.float32, "w+", shape=shape)
+
+
+def _in_blocks(rows: npt.NDArray[Any], made: Callable[[int, int], npt.NDArray[Any]]) -> None:
+    """Fill rows from a function of where a block starts and stops."""
+    for start in range(0, len(rows), WRITTEN):
+        stop = min(start + WRITTEN, len(rows))
+        rows[start:stop] = made(start, stop)
 
 
 def group(
