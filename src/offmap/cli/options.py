@@ -111,7 +111,7 @@ class Inputs:
         options = {"image_size": self.image_size, **self._pictures()} if source.is_dir() else {}
         own = None if labels is None else data.read(labels).labels
         made = data.batches(
-            source, size=self.batch_size, mean=_numbers(self.mean), std=_numbers(self.std), labels=own, **options
+            source, size=self.batch_size, mean=numbers(self.mean), std=numbers(self.std), labels=own, **options
         )
         _tell_skipped(getattr(made.inputs, "skipped", ()))
         return made
@@ -214,7 +214,8 @@ def wanted(*detectors: Detector) -> Needs:
     return replace(reduce(or_, [detector.needs for detector in detectors], Needs()), labels=False)
 
 
-def _numbers(text: str | None) -> list[float] | None:
+def numbers(text: str | None) -> list[float] | None:
+    """Numbers separated by commas; `None` stays `None`."""
     from offmap.errors import InputError
 
     if text is None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offmap.cli.options import _numbers, say
+from offmap.cli.options import numbers, say
 
 _NETWORK, _PICTURES, _ACCESS = "Network", "Pictures", "Access"
 
@@ -75,7 +75,7 @@ def serve(
     given: dict[str, Any] = {
         "host": host, "port": port, "store": store, "token_file": token_file, "no_auth": no_auth or None,
         "rate": rate, "max_batch": batch_size, "image_size": image_size, "gray": gray or None,
-        "mean": _numbers(mean), "std": _numbers(std),
+        "mean": numbers(mean), "std": numbers(std),
     }  # fmt: skip
     chosen = settings(**given)
     bound = bind(chosen)

@@ -89,7 +89,7 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = _Visit(self._settings, receive, send, scope)
+        visit = _Visit(self._settings, receive, send)
         began = time.perf_counter()
         self._running += 1
         self._watch.running.set(self._running)
@@ -104,8 +104,6 @@ class Door:
             else:
                 await visit.drain()
                 await refusal(scope, visit.receive, visit.send)
-        except _NotRead:
-            visit.abandon()
         except Exception:
             visit.status = 500
             raise
@@ -159,15 +157,11 @@ class Door:
             raise Refused(429, f"more than {self._bucket.rate:g} requests per second; come back in {wait:.1f} s")
 
 
-class _NotRead(Exception):
-    """The client does not read its answer."""
-
-
 class _Visit:
     """One request's messages, measured and timed."""
 
-    def __init__(self, settings: Settings, receive: Receive, send: Send, scope: Scope) -> None:
-        self._settings, self._receive, self._send, self._scope = settings, receive, send, scope
+    def __init__(self, settings: Settings, receive: Receive, send: Send) -> None:
+        self._settings, self._receive, self._send = settings, receive, send
         self._deadline = time.monotonic() + settings.body_seconds
         self._read = 0
         self._ended = False
@@ -209,11 +203,7 @@ class _Visit:
             if self._has_body and not self._ended:
                 # what is left of the body would be taken for the next request
                 message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
-        try:
-            async with asyncio.timeout(self._settings.answer_seconds):
-                await self._send(message)
-        except TimeoutError:
-            raise _NotRead from None
+        await self._send(message)
 
     async def drain(self) -> None:
         """Read what a refused client is about to send, within limits: many read the answer only after that."""
@@ -228,12 +218,6 @@ class _Visit:
                     self._ended = not message.get("more_body", False)
         except TimeoutError:
             pass
-
-    def abandon(self) -> None:
-        """Cut a connection whose client does not read; the server offers no other way."""
-        own = self._scope.get("extensions", {}).get("offmap", {})
-        if "abort" in own:
-            own["abort"]()
 
     def _too_long(self) -> str:
         return f"the body has more than {self._settings.max_body} bytes; send it in parts"

@@ -26,10 +26,12 @@ _log = logging.getLogger(__name__)
 
 
 class Protocol(H11Protocol):
-    """HTTP that does not wait for ever for a request's head, and refuses in JSON what is not HTTP."""
+    """HTTP that waits for ever neither for a request's head nor for an answer to be read, and refuses in JSON."""
 
     header_seconds = 10.0
+    answer_seconds = 30.0
     _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Start the clock."""
@@ -49,16 +51,27 @@ class Protocol(H11Protocol):
         self._stop_clock()
         super().on_response_complete()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
-        self._stop_clock()
-        super().connection_lost(exc)
+    def pause_writing(self) -> None:
+        """The client reads more slowly than we write: it has so long to catch up, or is cut off."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.answer_seconds, self.transport.abort)
 
-    def handle_events(self) -> None:
-        """Give each request the means to cut its connection, for clients that do not read."""
-        super().handle_events()
-        if self.scope is not None:
-            self.scope.setdefault("extensions", {})["offmap"] = {"abort": self.transport.abort}
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._caught_up()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an unused connection; one whose last answer was never read cannot be closed gently."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        super().timeout_keep_alive_handler()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clocks."""
+        self._stop_clock()
+        self._caught_up()
+        super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
         """Say in JSON that this is not HTTP."""
@@ -75,6 +88,11 @@ class Protocol(H11Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def _caught_up(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _give_up(self) -> None:
         self._late = None
@@ -137,7 +155,8 @@ def serve(
         See `create_app`.
     """
     settings = service.settings
-    protocol = type("LimitedProtocol", (Protocol,), {"header_seconds": settings.header_seconds})
+    limits = {"header_seconds": settings.header_seconds, "answer_seconds": settings.answer_seconds}
+    protocol = type("LimitedProtocol", (Protocol,), limits)
     config = uvicorn.Config(
         _announcing(create_app(service, routers, public), lambda: ready(address(bound))),
         http=protocol,
