@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offmap.discovery.assign import Rows
-from offmap.discovery.kmeans import lloyd
-from offmap.discovery.space import group
+from offmap.discovery.assign import Rows, unit
+from offmap.discovery.kmeans import class_means, lloyd
+from offmap.discovery.space import group, smooth
 from offmap.metrics.clustering import open_world_accuracy
 
 Codes = npt.NDArray[np.int64]
@@ -20,7 +20,7 @@ TRIALS = 3
 
 
 def grouped(
-    features: Floats, k: int, codes: Codes, n_known: int, seed: int, balanced: bool = False
+    features: Floats, k: int, codes: Codes, n_known: int, seed: int, balanced: bool = False, smoothing: int = 0
 ) -> tuple[Codes, Floats]:
     """Groups and centres by semi-supervised k-means from a constrained Ward tree; always `k` centres.
 
@@ -35,6 +35,8 @@ def grouped(
     balanced
         Iterate with groups of equal size first: it parts what was merged and joins what was split. Sizes are left
         free again in the end.
+    smoothing
+        Group rows averaged with so many nearest ones instead; centres are still of the rows themselves.
 
     Examples
     --------
@@ -42,6 +44,11 @@ def grouped(
     >>> grouped(rows, 2, np.array([-1, -1, 0, -1]), 1, seed=0)[0]
     array([1, 1, 0, 0])
     """
+    if 0 < smoothing < len(features):
+        calm = np.array(features)
+        smooth(calm, smoothing)
+        labels, _ = grouped(np.asarray(unit(calm), np.float32), k, codes, n_known, seed, balanced)
+        return labels, class_means(Rows(features, "cosine"), labels, k)
     rows = Rows(features, "cosine")
     forced = codes if n_known else None
     labels, centres = group(rows, k, seed, forced, n_known)

@@ -51,7 +51,7 @@ def as_inputs(values: Any) -> Inputs:
                 f"inputs: row {int(np.argmax(bad))} holds NaN or infinity; leave such rows out or fill them"
             )
     if array.ndim == 2:
-        return Inputs(torch.from_numpy(np.ascontiguousarray(array, np.float32)), "embeddings")
+        return Inputs(torch.from_numpy(np.require(array, np.float32, ["C", "W"])), "embeddings")
     if array.ndim == 3:
         array = array[:, None]
     elif array.shape[1] not in CHANNELS:

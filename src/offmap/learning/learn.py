@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from offmap import store
+from offmap.data.views import Views
 from offmap.discovery.inputs import KnownClasses, read_labels
 from offmap.errors import InputError
 from offmap.learning import building, closed
@@ -44,6 +45,7 @@ def learn(
     preset: Preset = "auto",
     progress: bool | None = None,
     tensorboard: bool = False,
+    views: Views | None = None,
     **settings: Any,
 ) -> OpenWorldModel:
     """Learn known and novel classes from some labels and a pile of unlabelled inputs.
@@ -75,6 +77,9 @@ def learn(
         All, Known and Novel that need no novel label (`offmap.learning.estimate`).
     tensorboard
         Write what the bar shows to ``out/tensorboard`` too.
+    views
+        What makes two views of a batch, such as ``ImageViews(flip=0)`` for digits; SimCLR's for pictures and neighbours
+        for embeddings otherwise.
     **settings
         Of the objective and of training, by name; see `offmap.learning.Training`.
 
@@ -111,7 +116,7 @@ def learn(
         own, training = resolve(kind, data.kind, preset, settings)
         encoder = published_encoder(preset) if encoder == "auto" else encoder
         ranks = joined(training.device)
-        run = _Run(kind, own, training, seed, folder, ranks, progress, tensorboard)
+        run = _Run(kind, own, training, seed, folder, ranks, progress, tensorboard, views)
         model, first = run.model(data, known, n_classes, encoder), ranks.first
     if folder is not None and first:
         store.write_atomically(folder / "history.csv", _as_csv(model.history))
@@ -132,8 +137,9 @@ class _Run:
         ranks: Ranks,
         progress: bool | None,
         tensorboard: bool,
+        views: Views | None,
     ) -> None:
-        self.kind, self.own, self.training, self.seed = kind, own, training, seed
+        self.kind, self.own, self.training, self.seed, self.views = kind, own, training, seed, views
         self.folder, self.ranks, self.progress, self.tensorboard = folder, ranks, progress, tensorboard
 
     def model(
@@ -184,7 +190,7 @@ class _Run:
         own, _ = resolve(kind, data.kind, "auto", {})
         training = replace(self.training, epochs=self.training.pretrain_epochs)
         head = kind.projection_head(body.width, training.projection, self.seed)
-        before = _Run(kind, own, training, self.seed, self.folder, self.ranks, self.progress, False)
+        before = _Run(kind, own, training, self.seed, self.folder, self.ranks, self.progress, False, self.views)
         loss = kind(before._task(body, codes, max(n_known, 1), n_known), own)
         network = nn.Sequential(body.body, head)
         run = before._note(0, False)
@@ -217,8 +223,9 @@ class _Run:
         run: dict[str, Any],
         watch: Any,
     ) -> Trainer:
-        views = building.views_of(data, prepared, self.training)
-        identity = _digest(data.tensor, codes, run, body)
+        views = self.views or building.views_of(data, prepared, self.training)
+        note = run if self.views is None else run | {"views": repr(self.views)}
+        identity = _digest(data.tensor, codes, note, body)
         checkpoint = None if self.folder is None else self.folder / f"{file}.offmap"
         return Trainer(
             network, loss, views, prepared, codes, self.training, self.seed, checkpoint, identity, self.ranks, watch

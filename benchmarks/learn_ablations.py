@@ -1,0 +1,73 @@
+"""OpenCon's questions of the thesis, asked of BANKING77's embeddings: which parts of the loss, the gate, the labels.
+
+``python benchmarks/learn_ablations.py --data FOLDER --seeds 2`` writes results/learn_ablations.json; finished runs in
+the file are kept. All other settings are the defaults for embeddings; nothing is chosen here. Accuracies are v2 over
+unlabelled rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from learn import RESULTS, measured, training_rows
+from offmap.data import open_world_split
+from offmap.learning import learn
+
+# By question (and the thesis' place), by what is changed: settings, and the split where it differs.
+QUESTIONS: dict[str, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+    "all as it is": {"": ({}, {})},
+    "parts of the loss (l.3268)": {
+        "without L_l": ({"weight_labelled": 0.0}, {}),
+        "without L_u": ({"weight_unlabelled": 0.0}, {}),
+        "without L_n": ({"weight_novel": 0.0}, {}),
+        "without the divergence": ({"divergence": 0.0}, {}),
+        "L_n five times as heavy": ({"weight_novel": 1.0}, {}),
+        "L_known for L_l (l.5623)": ({"known_too": True}, {}),
+    },
+    "the gate's percentile (l.3024)": {f"p = {p}": ({"percentile": float(p)}, {}) for p in (10, 30, 50, 90)},
+    "classes (l.3052)": {
+        "prototypes started at random": ({"start": "random"}, {}),
+        "classes by prototypes": ({"assign": "prototypes"}, {}),
+        "both": ({"start": "random", "assign": "prototypes"}, {}),
+    },
+    "share of labelled rows (l.3317)": {f"{r:.0%}": ({}, {"ratio": r}) for r in (0.1, 0.25, 0.75)},
+    "known classes of 77 (l.3317)": {str(n): ({}, {"known": n}) for n in (10, 20, 58)},
+}
+
+
+def one(data: Path, seed: int, settings: dict[str, Any], given: dict[str, Any]) -> list[float]:
+    """All, Known and Novel of one run."""
+    rows, truth = training_rows(data, "banking77")
+    split = open_world_split(truth, **{"known": 38, "ratio": 0.5, "seed": seed, "pick": "random", **given})
+    model = learn("opencon", rows, split.labels, 77, seed=seed, progress=False, **settings)
+    return measured(truth, model.predict(rows), split.labels)["v2"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("OFFMAP_DATA", ".")))
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=RESULTS / "learn_ablations.json")
+    arguments = parser.parse_args()
+    done: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
+    for seed in range(arguments.seeds):
+        for question, changes in QUESTIONS.items():
+            for name, (settings, given) in changes.items():
+                runs = done.setdefault(question, {}).setdefault(name, {})
+                if str(seed) not in runs:
+                    runs[str(seed)] = one(arguments.data, seed, settings, given)
+                    arguments.out.write_text(json.dumps(done, indent=1) + "\n")
+                    print(question, name, seed, runs[str(seed)], flush=True)
+    for question, changes in done.items():
+        for name, runs in changes.items():
+            print(f"{question:>34} {name:>30}", np.mean(list(runs.values()), axis=0).round(1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Open-world learning on pictures from scratch, small enough for a CPU: one pre-training, then each objective from it.
+
+``python benchmarks/learn_images.py fashion`` reads Fashion-MNIST (Debian's dataset-fashion-mnist, or the folder
+fashion-mnist of --data), the first five classes known. ``python benchmarks/learn_images.py cifar10 --data FOLDER``
+reads cifar10_train.npz (arrays images and labels), with --split C10-5 or ORCA-C10. Both write
+results/learn_images.json, what was measured on other sets kept, and docs/learned-<set>.svg. --network resnet18 and
+more --epochs are for those who have a GPU (--device cuda).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.data import open_world_split, published_split
+from offmap.data.views import ImageViews
+from offmap.discovery import Space, discover
+from offmap.learning import learn
+from offmap.metrics.clustering import open_world_accuracy
+from scatter import draw
+
+HERE = Path(__file__).parent
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+OBJECTIVES = ("opencon", "gcd", "sorl", "nscl", "orca")
+FASHION_CLASSES = ["T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]
+CIFAR_CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+INKS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#000000", "#999933", "#882255", "#44AA99")
+SHOWN = 400
+
+
+def fashion(data: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    from offmap.bench.sets import read_idx
+
+    folder = data / "fashion-mnist" if (data / "fashion-mnist").is_dir() else FASHION
+    files = (folder / f"train-{kind}" for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    images, labels = (read_idx(f if f.is_file() else f.with_name(f.name + ".gz")) for f in files)
+    return images, labels.astype(np.int64)
+
+
+def cifar10(data: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    held = np.load(data / "cifar10_train.npz")
+    return held["images"], held["labels"].astype(np.int64)
+
+
+def embedded(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Two columns by t-SNE, of rows that fit in a picture."""
+    from sklearn.manifold import TSNE
+
+    return np.asarray(TSNE(2, perplexity=30, random_state=0, init="pca").fit_transform(features))
+
+
+def measured(truth: npt.NDArray[Any], found: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, list[float]]:
+    free, known = labels < 0, np.unique(labels[labels >= 0])
+    return {
+        convention: [round(100 * part, 2) for part in open_world_accuracy(truth[free], found[free], known, convention)]
+        for convention in ("v2", "orca")
+    }
+
+
+def run(given: argparse.Namespace) -> dict[str, Any]:
+    images, truth = (fashion if given.set == "fashion" else cifar10)(given.data)
+    chosen = np.sort(np.random.default_rng(given.seed).permutation(len(images))[: given.pictures])
+    images, truth = images[chosen], truth[chosen]
+    split = open_world_split(truth, known=5, seed=given.seed)
+    if given.split:
+        split = published_split(given.split, truth, given.seed)
+    labels = split.labels
+    views = ImageViews(scale=(0.4, 1.0)) if given.set == "fashion" else ImageViews.simclr()
+    common: dict[str, Any] = {
+        "seed": given.seed,
+        "batch_size": 256,
+        "optimizer": "adamw",
+        "learning_rate": 2e-3,
+        "schedule": "cosine",
+        "weight_decay": 1e-4,
+        "projection": 128,
+        "device": given.device,
+        "views": views,
+        "progress": False,
+    }
+    out: dict[str, Any] = {}
+
+    def note(name: str, found: npt.NDArray[Any], seconds: float) -> None:
+        out[name] = {**measured(truth, found, labels), "seconds": seconds}
+        print(name, out[name], flush=True)
+
+    start = time.perf_counter()
+    pixels = images.reshape(len(images), -1).astype(np.float32)
+    note("pixels, ss-k-means", discover(pixels, labels, 10, "ss-kmeans", 0, space=Space("cosine")).labels, 0.0)
+    first = learn("simclr", images, labels, 10, given.network, epochs=given.pretrain_epochs, **common)
+    note("SimCLR alone, ss-k-means", first.predict(images), time.perf_counter() - start)
+    few = np.random.default_rng(1).permutation(len(images))[:SHOWN]
+    names = np.array(FASHION_CLASSES if given.set == "fashion" else CIFAR_CLASSES)
+    groups = [f"{name}{'' if c in split.known else ' (novel)'}" for c, name in enumerate(names.tolist())]
+    shown = {"pixels": pixels[few], "SimCLR alone": first.transform(images[few])}
+    for name in given.objectives:
+        start = time.perf_counter()
+        body = copy.deepcopy(first.net.encoder.body)[1].requires_grad_(True)
+        model = learn(name, images, labels, 10, body, epochs=given.epochs, **common)
+        note(name, model.predict(images), time.perf_counter() - start)
+        if name == "opencon":
+            shown["then OpenCon"] = model.transform(images[few])
+    panels = {name: (embedded(rows), [groups[c] for c in truth[few]]) for name, rows in shown.items()}
+    draw(
+        HERE.parent / "docs" / f"learned-{given.set}.svg",
+        f"{len(few)} pictures by t-SNE",
+        panels,
+        dict(zip(groups, INKS, strict=True)),
+    )
+    setting = {
+        key: str(value) if isinstance(value, Path) else value
+        for key, value in vars(given).items()
+        if key not in ("data", "set", "objectives")
+    }
+    return {"setting": setting | {"labelled": int((labels >= 0).sum())}, "results": out}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", choices=["fashion", "cifar10"])
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("OFFMAP_DATA", ".")))
+    parser.add_argument(
+        "--split", choices=["C10-5", "ORCA-C10"], help="half of the first five classes labelled otherwise"
+    )
+    parser.add_argument("--pictures", type=int, default=4000)
+    parser.add_argument("--network", default="cnn")
+    parser.add_argument("--pretrain-epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--objectives", nargs="+", default=list(OBJECTIVES))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    file = HERE / "results" / "learn_images.json"
+    before = json.loads(file.read_text()) if file.is_file() else {}
+    name = given.set + (f" {given.split}" if given.split else "")
+    file.write_text(json.dumps({**before, name: run(given)}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

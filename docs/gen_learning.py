@@ -1,0 +1,155 @@
+"""Fill the tables of docs/learning-results.md from the committed results: ``python docs/gen_learning.py``.
+
+A table stands between ``<!-- table: name -->`` and ``<!-- end -->``; all else on the page is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gen_results import RESULTS, TABLE
+
+PAGE = Path(__file__).with_name("learning-results.md")
+ESTIMATED = "K estimated"
+
+
+def read(name: str) -> dict[str, Any]:
+    """A committed result."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def text_runs(data_set: str, estimated: bool) -> dict[str, dict[int, dict[str, Any]]]:
+    """By method and seed."""
+    runs: dict[str, dict[int, dict[str, Any]]] = {}
+    for key, run in read("learn").items():
+        name, method, seed, *more = key.split("|")
+        if name == data_set and (more == [ESTIMATED]) == estimated:
+            runs.setdefault(method, {})[int(seed)] = run
+    return runs
+
+
+def text_table(data_set: str, estimated: bool = False) -> str:
+    """Means over seeds with their standard errors, best first."""
+    head = ["method", "seeds", "v2 All", "v2 Known", "v2 Novel", "orca Known", "orca Novel"]
+    head += ["classes found"] if estimated else []
+    lines = [_line(head), _line(["---", *["--:"] * (len(head) - 1)])]
+    runs = text_runs(data_set, estimated)
+    for method, by_seed in sorted(runs.items(), key=lambda item: -_mean(item[1], "v2")[0]):
+        values = np.array([run["v2"][0] for run in by_seed.values()])
+        error = f" ± {values.std(ddof=1) / np.sqrt(len(values)):.1f}" if len(values) > 1 else ""
+        numbers = [*_mean(by_seed, "v2")[1:], *_mean(by_seed, "orca")[1:]]
+        cells = [method, str(len(by_seed)), f"{values.mean():.1f}{error}", *(f"{number:.1f}" for number in numbers)]
+        if estimated:
+            counts = [run["n_classes"] for run in by_seed.values()]
+            cells.append(f"{min(counts)}–{max(counts)}")
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def estimates_table() -> str:
+    """Live estimates of the last epoch beside what was true, over runs with K given."""
+    head = ["set", "method", "runs", "Known: estimate", "truth", "Novel: estimate", "truth", "All: estimate", "truth"]
+    lines = [_line(head), _line(["---", "---", *["--:"] * 7])]
+    for data_set in ("banking77", "clinc150"):
+        for method, by_seed in sorted(text_runs(data_set, False).items()):
+            runs = [run for run in by_seed.values() if "estimates" in run]
+            if not runs:
+                continue
+            cells = [data_set, method, str(len(runs))]
+            for name, place in (("known", 1), ("novel", 2), ("all", 0)):
+                guess = np.mean([run["estimates"][f"{name}_estimate"] for run in runs])
+                cells += [f"{guess:.1f}", f"{np.mean([run['v2'][place] for run in runs]):.1f}"]
+            lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def toy_table(kind: str) -> str:
+    """Means over seeds, by views and by what is labelled."""
+    seeds = read("toy")["seeds"]
+    first = next(iter(seeds[0].values()))[kind]
+    measures = list(next(iter(first.values())))
+    lines = [_line(["views", "labels", *measures]), _line(["---", "---", *["--:"] * len(measures)])]
+    for views in seeds[0]:
+        for labels in seeds[0][views][kind]:
+            cells = []
+            for measure in measures:
+                values = [run[views][kind][labels][measure] for run in seeds]
+                digits = 2 if measure.startswith("residual") else 1
+                cells.append(f"{np.mean(values):.{digits}f} ({', '.join(f'{v:.{digits}f}' for v in values)})")
+            lines.append(_line([views, labels, *cells]))
+    return "\n".join(lines)
+
+
+def images_table() -> str:
+    """Every set and method."""
+    head = ["set", "method", "v2 All", "v2 Known", "v2 Novel", "orca Known", "orca Novel"]
+    lines = [_line(head), _line(["---", "---", *["--:"] * 5])]
+    for name, found in read("learn_images").items():
+        for method, run in found["results"].items():
+            lines.append(_line([name, method, *(f"{number:.1f}" for number in [*run["v2"], *run["orca"][1:]])]))
+    return "\n".join(lines)
+
+
+def ablations_table() -> str:
+    """Means over seeds, and how far All is from the unchanged run's."""
+    found = read("learn_ablations")
+    whole = np.mean(list(found["all as it is"][""].values()), axis=0)
+    head = ["question", "changed", "seeds", "v2 All", "Known", "Novel", "Δ All"]
+    lines = [_line(head), _line(["---", "---", *["--:"] * 5])]
+    for question, changes in found.items():
+        for name, runs in changes.items():
+            mean = np.mean(list(runs.values()), axis=0)
+            cells = [question, name, str(len(runs)), *(f"{number:.1f}" for number in mean)]
+            lines.append(_line([*cells, f"{mean[0] - whole[0]:+.1f}" if name else ""]))
+    return "\n".join(lines)
+
+
+def speed_table() -> str:
+    """Ratios of one run each."""
+    step, views = read("learn_step"), read("views")
+    lines = [_line(["what", "measured"]), _line(["---", "--:"])]
+    share = step["objective share of network pass"]
+    lines.append(_line(["OpenCon's own work as a share of ResNet-18's pass", f"{share:.1%}"]))
+    times = step["sample loop over vectorised update"]
+    lines.append(_line(["prototype loop over samples, in times of the vectorised update", f"{times:.0f}×"]))
+    for threads, case in sorted(views.items()):
+        rate = case["views_per_second"]["batched"]
+        words = f"views of 32×32 a second, {threads}, by wall clock and by processor time"
+        lines.append(_line([words, f"{rate['wall']:,.0f} and {rate['cpu']:,.0f}"]))
+    return "\n".join(lines)
+
+
+KINDS: dict[str, Callable[[], str]] = {
+    "banking77": lambda: text_table("banking77"),
+    "clinc150": lambda: text_table("clinc150"),
+    "banking77-estimated": lambda: text_table("banking77", True),
+    "clinc150-estimated": lambda: text_table("clinc150", True),
+    "estimates": estimates_table,
+    "toy-nscl": lambda: toy_table("nscl"),
+    "toy-sorl": lambda: toy_table("sorl"),
+    "images": images_table,
+    "ablations": ablations_table,
+    "speed": speed_table,
+}
+
+
+def page() -> str:
+    """The page with its tables filled in."""
+    return TABLE.sub(lambda found: f"{found[1]}{KINDS[found[2]]()}\n{found[3]}", PAGE.read_text())
+
+
+def _mean(by_seed: dict[int, dict[str, Any]], convention: str) -> Any:
+    return np.mean([run[convention] for run in by_seed.values()], axis=0)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
