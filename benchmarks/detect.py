@@ -1,7 +1,7 @@
 """Detection side by side with pytorch-ood: equal answers first, then time and memory, as ratios within one run.
 
 ``python benchmarks/detect.py`` runs all cases, prints the table and writes ``results/detect.json``; ``--only NAME``
-runs one case, ``--show`` prints the table of the last run. The case with a network needs the folder ``OFFMAP_DATA``.
+runs one case, ``--show`` prints the table of the last run. From pictures to a table of AUROCs is in ``suite.py``.
 """
 
 from __future__ import annotations
@@ -22,18 +22,9 @@ from worker import REPEATS, THREADS, Worker, ratio, side_by_side
 
 RESULTS = Path(__file__).with_name("results") / "detect.json"
 INPUTS, CLASSES, WIDTH, KNOWN = 2_000, 1_000, 512, 10_000
-METHODS = [
-    "msp", "maxlogit", "energy", "gen", "kl_matching", "mahalanobis", "rmds", "knn(50)", "vim", "she",
-    "dice(0.7)|energy", "react(90)|energy",
-]  # fmt: skip
 MAPPED = ["react(90)|energy", "dice(0.7)|energy", "mahalanobis", "vim", "rmds", "kl_matching", "she"]
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-FITTED, TESTED = 1_000, 250
 MAPPED_ROWS = 2**20
 BATCHES = (None, 128)
-AUROC_TOLERANCE = 1e-3  # MSP in float32 ties confident inputs, which moves its AUROC
-FLOAT32_TOLERANCE = 2e-2  # for methods of which pytorch-ood loses digits in float32: see agree.py
-FLOAT32 = ("gen", "mahalanobis", "rmds", "vim")
 MEGABYTE = 10**6
 
 
@@ -123,68 +114,6 @@ def scoring(method: str, at_least: float) -> dict[str, Any]:
         return result
 
 
-def pictures(folder: Path, data: Path) -> None:
-    """2,000 real pictures: known ones to fit on and to test on, and three unknown sets."""
-    from offmap.data import scaled, tiles
-
-    known = tiles("cifar10_test", data)
-    rng = np.random.default_rng(0)
-    sets = {
-        "known": known.inputs[:FITTED],
-        "test": known.inputs[FITTED : FITTED + TESTED],
-        "ood-svhn": tiles("svhn_test10k", data).inputs[rng.permutation(10_000)[:TESTED]],
-        "ood-textures": tiles("dtd10", data).inputs[rng.permutation(1_200)[:TESTED]],
-        "ood-cifar100": tiles("cifar100_test", data).inputs[:TESTED],
-    }
-    for name, images in sets.items():
-        np.save(folder / f"{name}.npy", scaled(images, MEAN, STD))
-    np.save(folder / "labels.npy", known.labels[:FITTED])
-    np.save(folder / "test_labels.npy", known.labels[FITTED : FITTED + TESTED])
-
-
-def comparing() -> dict[str, Any]:
-    """Twelve methods on three sets with a real network, from pictures to the table."""
-    data = os.environ.get("OFFMAP_DATA")
-    if data is None:
-        return {"skipped": "OFFMAP_DATA does not name a folder with the data sets"}
-    weights = str(Path(data) / "weights" / "densenet100bc_cifar10.safetensors")
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        Worker(sys.executable, "detect_offmap.py") as ours,
-        Worker(peers.environment(), "detect_pytorch_ood.py") as theirs,
-    ):
-        pictures(Path(scratch), Path(data))
-        arguments = {"methods": METHODS, "folder": scratch, "weights": weights, "batch": 128}
-        answers, peaks = {}, {}
-        for name, worker in (("offmap", ours), ("pytorch-ood", theirs)):
-            peaks[name] = worker.peak("compare", **arguments)
-            answers[name] = worker.result
-        mine, other = answers.values()
-        theirs("compare_by_hand", **arguments)
-        differences = {
-            name: max(abs(row["auroc"] - other[name][where]["auroc"]) for where, row in mine[name].items())
-            for name in METHODS
-        }
-        for name, difference in differences.items():
-            if difference > (FLOAT32_TOLERANCE if name in FLOAT32 else AUROC_TOLERANCE):
-                raise SystemExit(f"comparing: the tables differ, so times mean nothing: {differences}")
-        own, benchmark, by_hand = side_by_side(
-            [(ours, "compare", arguments), (theirs, "compare", arguments), (theirs, "compare_by_hand", arguments)],
-            repeats=3,
-        )
-        return {
-            "what": f"{len(METHODS)} methods on 3 sets, {FITTED + 4 * TESTED} pictures through DenseNet-BC-100-12",
-            "methods": METHODS,
-            "auroc_difference": differences,
-            "seconds": {"offmap": own, "pytorch-ood": benchmark, "pytorch-ood by hand": by_hand},
-            "ratio": ratio(benchmark, own),
-            "ratio_of_cpu_time": ratio(benchmark, own, "cpu"),
-            "at_least": 5.0,
-            "ratio_by_hand": ratio(by_hand, own),
-            "peak_megabytes": {name: peak / MEGABYTE for name, peak in peaks.items()},
-        }
-
-
 def mapped() -> dict[str, Any]:
     """Anonymous memory above the baseline while fitting on 2 GB of activations mapped from disk."""
     from offmap.activations import Activations, Head, array_file, write_meta
@@ -216,7 +145,6 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "mahalanobis": lambda: scoring("mahalanobis", 100.0),
     "dice": lambda: scoring("dice(0.7)|energy", 20.0),
     "gradnorm": lambda: scoring("gradnorm", 50.0),
-    "comparing": comparing,
     "mapped": mapped,
 }
 
@@ -233,16 +161,10 @@ def table(results: dict[str, Any]) -> str:
             )
         if "over_products" in case:
             lines.append(f"  its time is {case['over_products']:.2f} of two bare matrix products (goal: at most 2)")
-        if "ratio_by_hand" in case:
-            lines.append(
-                f"  against pytorch-ood's methods called by hand on features kept: {case['ratio_by_hand']:.2f}"
-            )
         if "at_most" in case:
             peaks = case["peak_megabytes_above_baseline"]
             shown = ", ".join(f"{method} {peak:.0f}" for method, peak in peaks.items())
             lines.append(f"{name:<12}{case['what']}: peak MB {shown} (goal: at most {case['at_most']:.0f})")
-        if "skipped" in case:
-            lines.append(f"{name:<12}skipped: {case['skipped']}")
     return "\n".join(lines)
 
 

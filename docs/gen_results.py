@@ -1,19 +1,24 @@
-"""Fill the tables of docs/results.md from the committed results: ``python docs/gen_results.py``.
+"""Fill docs/results.md from the committed results: ``python docs/gen_results.py``.
 
-A table stands between ``<!-- table: name -->`` and ``<!-- end -->``; all else on the page is written by hand.
+A table stands between ``<!-- table: name -->`` and ``<!-- end -->``, sentences that state measured numbers (made by
+`results_words.py`) between ``<!-- text: name -->`` and ``<!-- end -->``; all else on the page is written by hand.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import results_words
+
 PAGE = Path(__file__).with_name("results.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
-TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MADE = re.compile(r"(<!-- (table|text): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+WIDTH = 125  # letters of a line of text
 
 
 def read(pattern: str) -> list[dict[str, Any]]:
@@ -154,6 +159,24 @@ def layers_table(name: str) -> str:
     return "\n".join(lines)
 
 
+def react_table(name: str) -> str:
+    """ReAct by percentile, on both networks."""
+    (result,) = read("react_dice.json")
+    suites = [key for key in result if key.startswith("cifar")]
+    head = [
+        "percentile",
+        *(f"{suite.partition('-')[0]}, {word}" for suite in suites for word in ("c", "svhn", "textures")),
+    ]
+    lines = [_line(head), _line(["--:"] * len(head))]
+    for rows in zip(*(result[suite]["react"] for suite in suites), strict=True):
+        cells = [f"{rows[0]['percentile']:g}"]
+        for row in rows:
+            cells.append(f"{row['c']:.2f}")
+            cells += [f"{row[f'{ood} fpr95']:.1f} / {row[f'{ood} auroc']:.1f}" for ood in ("svhn", "textures")]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
 def peers_table(name: str) -> str:
     """Beside pytorch-ood."""
     (result,) = read("suite.json")
@@ -171,6 +194,7 @@ KINDS: dict[str, Callable[[str], str]] = {
     "validation": validation_table,
     "gaps": gaps_table,
     "layers": layers_table,
+    "react": react_table,
     "peers": peers_table,
 }
 
@@ -182,9 +206,23 @@ def table(name: str) -> str:
     return KINDS.get(name, suite_table)(name)
 
 
+def text(name: str) -> str:
+    """The sentences of that name, in lines."""
+    results = results_words.Results(
+        lambda suite: {(row["method"], row["ood"]): row for row in suite_rows(suite)},
+        lambda file: json.loads((RESULTS / file).read_text()),
+        thesis,
+    )
+    made: str = getattr(results_words, name.replace("-", "_"))(results)
+    return "\n\n".join(
+        textwrap.fill(part, WIDTH, break_long_words=False, break_on_hyphens=False) for part in made.split("\n\n")
+    )
+
+
 def page() -> str:
-    """The page with its tables filled in."""
-    return TABLE.sub(lambda found: f"{found[1]}{table(found[2])}\n{found[3]}", PAGE.read_text())
+    """The page with its tables and sentences filled in."""
+    makers = {"table": table, "text": text}
+    return MADE.sub(lambda found: f"{found[1]}{makers[found[2]](found[3])}\n{found[4]}", PAGE.read_text())
 
 
 def _line(cells: list[str]) -> str:

@@ -22,7 +22,7 @@ SCHEMES = ("http://", "https://")
 
 @dataclass(frozen=True)
 class Remote:
-    """One file: its address and the checksum that its publisher (or the usual loaders) give for it."""
+    """One file: its address and the checksum that the usual loader (torchvision 0.29) holds it against."""
 
     url: str
     checksum: str

@@ -15,6 +15,7 @@ from offmap import store
 from offmap.bench.sets import LoadedSet
 
 Array = npt.NDArray[Any]
+CELL = 51  # letters of a cell in the terminal
 METRICS = ("fpr95", "auroc", "aupr_in", "aupr_out")
 
 
@@ -133,19 +134,28 @@ class SuiteResult:
             cells = {(row.method, row.ood): row for row in self.of(network)}
             ranked = self.ranked(network)
             width = max(len(method) for method, _, _ in ranked) + 2
-            lines += ["", f"{self.suite}, {network}", f"{'':<{width}}" + "".join(f"{name:>36}" for name in sets)]
-            lines.append(f"{'method':<{width}}" + f"{'FPR95  AUROC   thesis  (difference)':>36}" * len(sets))
+            lines += ["", f"{self.suite}, {network}", f"{'':<{width}}" + "".join(f"{name:>{CELL}}" for name in sets)]
+            lines.append(
+                f"{'method':<{width}}" + f"{'FPR95        AUROC         thesis         (Δ)':>{CELL}}" * len(sets)
+            )
             for method, _, _ in ranked:
-                lines.append(f"{method:<{width}}" + "".join(f"{_cell(cells.get((method, ood))):>36}" for ood in sets))
+                lines.append(
+                    f"{method:<{width}}" + "".join(f"{_cell(cells.get((method, ood))):>{CELL}}" for ood in sets)
+                )
         if self.skipped:
             lines += ["", f"left out: {', '.join(self.skipped)}; results.json says why"]
-        return "\n".join([*lines, "per cent; FPR95 at 95 % of known inputs accepted"]).lstrip()
+        told = "per cent; FPR95 at 95 % of known inputs accepted; ± over seeds, where random numbers enter"
+        return "\n".join([*lines, told]).lstrip()
 
 
 def _cell(row: Row | None) -> str:
     if row is None:
         return "–"
-    own = f"{row.fpr95:.2f}  {row.auroc:.2f}"
+    own = " ".join(f"{getattr(row, name):6.2f}{_spread(row.std.get(name)):<6}" for name in ("fpr95", "auroc"))
     if row.thesis is None:
-        return own + " " * 18
-    return f"{own}  {row.thesis['fpr95']:6.2f} {row.thesis['auroc']:6.2f} ({row.fpr95 - row.thesis['fpr95']:+.1f})"
+        return own + " " * 21
+    return f"{own} {row.thesis['fpr95']:6.2f} {row.thesis['auroc']:6.2f} ({row.fpr95 - row.thesis['fpr95']:+5.1f})"
+
+
+def _spread(std: float | None) -> str:
+    return "" if std is None else f" ±{std:.1f}"
