@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from offmap.cli import bench, compare, demo, discover, explain, export, extract, fit, learn, methods, score, serve
+from offmap.cli import bench, compare, demo, discover, explain, export, extract, fit, learn, loop, methods, score, serve
 from offmap.errors import OffmapError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -23,6 +23,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare.compare,
     "discover": discover.discover,
     "learn": learn.learn,
+    "loop": loop.loop,
     "explain": explain.explain,
     "export": export.export,
     "serve": serve.serve,

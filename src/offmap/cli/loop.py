@@ -1,0 +1,201 @@
+"""`offmap loop`: flag the unknown, discover its classes, learn them, go on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from offmap.cli.options import Inputs, Json, say, show, with_inputs
+
+if TYPE_CHECKING:
+    from offmap.loop import Part, State
+
+
+@with_inputs
+def loop(
+    inputs: Inputs,
+    data: Annotated[
+        str,
+        typer.Option(
+            help="digits, which is built in; or labelled inputs: .npz/.parquet with features or pictures and labels, a "
+            "folder of pictures in class folders, or inputs for --model. Rows labelled -1 are the pile."
+        ),
+    ] = "digits",
+    pile: Annotated[
+        list[Path] | None,
+        typer.Option(help="Inputs without labels; may be given again: each is a round. The guard flags among them."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="In how many rounds the new classes come; one pile is cut.")] = 1,
+    known: Annotated[int, typer.Option(help="With digits: how many are known at first.")] = 6,
+    detector: Annotated[str, typer.Option(help="The guard, as text.")] = "knn(10)",
+    learner: Annotated[str, typer.Option(help="auto, prototypes, finetune or opencon.")] = "auto",
+    new: Annotated[str, typer.Option("--new", help="How many new classes a round looks for, or auto.")] = "auto",
+    max_forgetting: Annotated[
+        float, typer.Option(help="By how much accuracy on known classes may fall; a round beyond that is not kept.")
+    ] = 0.02,
+    min_size: Annotated[int, typer.Option(min=5, help="Groups smaller than this wait.")] = 20,
+    space: Annotated[str, typer.Option(help="What is grouped: auto, inputs or features.")] = "auto",
+    out: Annotated[Path, typer.Option(help="The folder for the report, the guard and what was learned.")] = Path(
+        "out/loop"
+    ),
+    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Flag what is unknown, find its classes, learn them beside the old ones, calibrate a new guard, go on."""
+    from offmap.errors import InputError
+
+    if new != "auto" and not new.isdigit():
+        raise InputError(f"--new {new}: a whole number or auto is needed")
+    options: dict[str, Any] = {
+        "n_new": "auto" if new == "auto" else int(new),
+        "learner": learner,
+        "max_forgetting": max_forgetting,
+        "min_size": min_size,
+        "space": space,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    if data == "digits":
+        _digits(known, rounds, detector, seed, out, as_json, options)
+    else:
+        _own(Path(data), pile or [], rounds, detector, seed, out, as_json, inputs, options)
+
+
+def _digits(known: int, rounds: int, guard: str, seed: int, out: Path, as_json: bool, options: dict[str, Any]) -> None:
+    from offmap.loop.pages import journey_page
+    from offmap.loop.worlds import digits_world, follow
+
+    tell = say if sys.stderr.isatty() else lambda words: None
+    tell(f"training a small network on {known} digits")
+    journey = follow(digits_world(known, rounds, seed, guard), on_step=tell, **options)
+    report = journey_page(journey).write(out / "report.html")
+    last = journey.steps[-1].measured
+    result = {
+        "report": str(report),
+        "before": journey.before.all,
+        "after": last.all,
+        "oracle": journey.oracle,
+        "known_before": journey.before.known,
+        "known_after": last.known,
+        "rounds": [
+            {
+                "flagged": step.flagged,
+                "flagged_unknown": step.flagged_unknown,
+                "round": None if step.round is None else step.round.to_json(),
+                "why": step.why,
+                "known": step.measured.known,
+                "all": step.measured.all,
+            }
+            for step in journey.steps
+        ],
+        **_written(journey.state, out),
+    }
+    lines = [
+        f"A network that knows {known} digits meets {len(journey.world.class_names)}.",
+        *(
+            f"round {number}: {step.flagged} flagged, {step.flagged_unknown} of them rightly; "
+            + ("no new class" if step.round is None else f"learned {', '.join(step.round.new_names)}")
+            + ("" if step.round is None or step.round.accepted else f"; NOT deployed, {step.why}")
+            for number, step in enumerate(journey.steps, 1)
+        ),
+        f"all digits right: {journey.before.all:.1%} before, {last.all:.1%} after, {journey.oracle:.1%} by the oracle "
+        "with all labels",
+        f"the digits it was taught: {journey.before.known:.1%} before, {last.known:.1%} after",
+        f"The report is {report}",
+    ]
+    show(result, as_json, "\n".join(lines))
+
+
+def _own(
+    data: Path,
+    piles: list[Path],
+    rounds: int,
+    guard: str,
+    seed: int,
+    out: Path,
+    as_json: bool,
+    inputs: Inputs,
+    options: dict[str, Any],
+) -> None:
+    import numpy as np
+
+    from offmap.errors import InputError
+    from offmap.loop import run_round
+    from offmap.loop.own import begin
+    from offmap.loop.pages import pictures
+
+    arrays, labels, names, head = _read(data, inputs)
+    if labels is None:
+        raise InputError(f"{data}: it has no labels; give labelled inputs, -1 where unknown")
+    network = None if inputs.model is None else inputs.network()
+    state = begin(guard, labels, network=network, head=head, class_names=names or None, seed=seed, **arrays)
+    streams = [_read(path, inputs)[0] for path in piles]
+    if not streams:
+        hidden = {name: array[labels < 0] for name, array in arrays.items()}
+        if not len(next(iter(hidden.values()))):
+            raise InputError(f"{data}: every row has a label; name a pile with --pile")
+        streams = [hidden]
+    if len(streams) == 1 and rounds > 1:
+        whole = streams[0]
+        parts = np.array_split(np.arange(len(next(iter(whole.values())))), rounds)
+        streams = [{name: array[rows] for name, array in whole.items()} for rows in parts]
+    told: list[dict[str, Any]] = []
+    words: list[str] = []
+    for number, stream in enumerate(streams, 1):
+        pile = _flagged(state, stream)
+        try:
+            done = run_round(state, pile, seed=seed, **options)
+        except InputError as error:
+            if "no group" not in str(error) and len(pile) >= 2:
+                raise
+            told.append({"flagged": len(pile), "round": None, "why": str(error)})
+            words.append(f"round {number}: {len(pile)} flagged; {error}")
+            continue
+        report = out / f"round-{number}.html"
+        done.to_html(report, pictures(pile.inputs))
+        told.append({"flagged": len(pile), "round": done.to_json(), "why": done.reason, "report": str(report)})
+        words.append(f"round {number}: {len(pile)} flagged; {done.summary()}\nThe report is {report}")
+        state = done.state
+    show({"rounds": told, **_written(state, out)}, as_json, "\n".join(words))
+
+
+def _read(path: Path, inputs: Inputs) -> tuple[dict[str, Any], Any, tuple[str, ...], Any]:
+    """Arrays ready for the network (or features), labels, class names, head."""
+    import numpy as np
+
+    from offmap import data
+
+    samples = data.read(path, **_folder_options(path, inputs))
+    ready = inputs.batches(path)
+    if "inputs" not in samples.arrays and inputs.model is None:
+        head = samples.head if inputs.head is None else data.read_head(inputs.head)
+        return {"features": samples.features}, samples.labels, samples.classes, head
+    made = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in ready])
+    return {"inputs": made}, samples.labels, samples.classes, None
+
+
+def _folder_options(path: Path, inputs: Inputs) -> dict[str, Any]:
+    if not path.is_dir():
+        return {}
+    return {
+        "size": inputs.image_size,
+        "mode": "L" if inputs.gray else "RGB",
+        "unreadable": "skip" if inputs.skip_unreadable else "error",
+    }
+
+
+def _flagged(state: State, stream: dict[str, Any]) -> Part:
+    from offmap.loop.own import pile_of
+
+    return pile_of(state, **stream)
+
+
+def _written(state: State, out: Path) -> dict[str, str]:
+    """Save the guard and what was learned, and say where."""
+    state.guard.save(out / "guard.offmap")
+    state.learned.save(out)
+    (out / "classes.json").write_text(json.dumps(list(state.known.class_names)))
+    return {"guard": str(out / "guard.offmap"), "learned": str(out / "learned.offmap")}
