@@ -16,16 +16,26 @@ def discover(
         Path,
         typer.Argument(
             help="Labelled and unlabelled rows together: a folder of offmap extract, .npz/.npy/.parquet with features, "
-            "pictures with --model, or texts with --encoder."
+            "pictures with --model, or texts with --encoder (one per line of a file, or .txt files in a folder)."
         ),
     ],
     inputs: Inputs,
     labels: Annotated[
-        Path | None, typer.Option(help="Class numbers, -1 where unknown: .npy/.npz/.parquet. The data's own otherwise.")
+        Path | None,
+        typer.Option(
+            help="One class per row: .npy/.npz/.parquet with -1 where unknown, or .txt with a name or nothing on each "
+            "line. The data's own otherwise; of a folder, the names of its sub-folders."
+        ),
     ] = None,
+    unknown: Annotated[
+        str, typer.Option(help="The sub-folder, or the class by name, that holds what nobody has labelled.")
+    ] = "unknown",
     k: Annotated[str, typer.Option("--k", help="Known and novel classes together, or auto.")] = "auto",
     method: Annotated[str, typer.Option(help="auto, ss-kmeans, spectral, kmeans, gcd, gmm, vmf or hdbscan.")] = "auto",
     outliers: Annotated[bool, typer.Option("--outliers", help="Flag rows of no class as -1.")] = False,
+    lost: Annotated[
+        float, typer.Option(help="With --outliers: the share of rows with a class that may be flagged.")
+    ] = 0.05,
     encoder: Annotated[
         str | None, typer.Option(help="For texts: package.module:function from a list of texts to an array.")
     ] = None,
@@ -39,19 +49,30 @@ def discover(
     as_json: Json = False,
 ) -> None:
     """Find the classes hidden in a pile: how many there are, and which rows belong together."""
+    import numpy as np
+
     from offmap import data as files
     from offmap.discovery import discover as find
     from offmap.errors import InputError
     from offmap.nets.load import imported
 
     items: Any = None if texts is None else files.read_texts(texts)
-    own = None if labels is None else files.read(labels).labels
+    own: Any
     if encoder is not None:
-        items = files.read_texts(data)
+        items, own = _texts(data)
         features: Any = files.encoded_texts(items, imported(encoder))
+    elif inputs.model is not None:
+        batches = inputs.batches(data)
+        features = inputs.network().extract(batches, device=inputs.device).features
+        own = _named(batches.labels, getattr(batches.inputs, "classes", ()))
+        items = batches.inputs if items is None and data.is_dir() else items
     else:
         acts = inputs.activations(data)
-        features, own = acts.features, own if own is not None else acts.labels
+        features, own = acts.features, _labels(data) if data.is_file() else acts.labels
+    if labels is not None:
+        own = _labels(labels)
+    if own is not None and not np.issubdtype(np.asarray(own).dtype, np.number):
+        own = [None if name == unknown else name for name in own]
     if k != "auto" and not k.isdigit():
         raise InputError(f"--k {k}: a whole number or auto is needed")
     found = find(
@@ -60,11 +81,19 @@ def discover(
         "auto" if k == "auto" else int(k),
         method,  # type: ignore[arg-type]  # discover refuses other names with a sentence
         seed,
-        outliers=outliers,
-        texts=items,
+        outliers=lost if outliers else False,
+        texts=items if isinstance(items, list) else None,
     )
     if out is not None:
-        files.write_table(out, {"label": found.labels, "novel": found.is_novel, "confidence": found.confidence})
+        files.write_table(
+            out,
+            {
+                "label": found.labels,
+                "name": np.array([name or "" for name in found.named_labels]),
+                "novel": found.is_novel,
+                "confidence": found.confidence,
+            },
+        )
     if report is not None:
         found.to_html(report, items)
     if save is not None:
@@ -78,3 +107,30 @@ def discover(
     if out is None and as_json:
         result["labels"] = found.labels.tolist()
     show(result, as_json, found.summary())
+
+
+def _texts(source: Path) -> tuple[list[str], list[str] | None]:
+    """The texts, and the names of the sub-folders they are in, if any."""
+    from offmap.data import read_texts
+
+    folders = sorted(one for one in source.iterdir() if one.is_dir()) if source.is_dir() else []
+    if not folders:
+        return read_texts(source), None
+    parts = [(folder.name, read_texts(folder)) for folder in folders]
+    return [text for _, texts in parts for text in texts], [name for name, texts in parts for _ in texts]
+
+
+def _labels(file: Path) -> Any:
+    """One label per row from a file: numbers, or names where it has them."""
+    from offmap.data import read
+
+    if file.suffix == ".txt":
+        return [line.strip() or None for line in file.read_text(encoding="utf-8").splitlines()]
+    held = read(file)
+    return _named(held.labels, held.classes)
+
+
+def _named(labels: Any, classes: Any) -> Any:
+    if labels is None or not len(classes):
+        return labels
+    return [None if label < 0 else classes[label] for label in labels]
