@@ -83,6 +83,7 @@ def test_labels_in_many_forms(labels, codes):
     [
         ({"n_classes": 3}, "already name 4"),
         ({"n_classes": 5000}, "can hold at most"),
+        ({"labels": np.arange(320) % 2, "n_classes": 3}, "0 of them unlabelled, can hold at most 2"),
         ({"n_classes": 2.5}, "whole number or 'auto'"),
         ({"method": "magic"}, "the methods are"),
         ({"labels": [0, 1]}, "one per row"),
@@ -104,6 +105,8 @@ def test_rows_that_are_no_numbers_are_refused(pile):
     rows[7, 3] = np.nan
     with pytest.raises(InputError, match="row 7 holds NaN"):
         discover(rows)
+    with pytest.raises(InputError, match="row 0 holds NaN, infinity or a number above"):
+        discover(1e20 * pile[0])
     with pytest.raises(InputError, match="rows × columns"):
         discover(np.zeros((0, 3)))
     with pytest.raises(InputError, match="numbers are needed"):
@@ -133,6 +136,52 @@ def test_one_class_one_row_duplicates_and_one_huge_class():
     huge = np.concatenate([rng.normal(size=(900, 5)) * 0.05, rng.normal(size=(5, 5)) * 0.05 + 3]).astype(np.float32)
     got = discover(huge, n_classes=2, space=Space("euclidean"))
     assert sorted(np.bincount(got.labels).tolist()) == [5, 900]
+
+
+def _strange_piles():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 5)).astype(np.float32)
+    two = np.concatenate([0.05 * rows[:20], 0.05 * rows[20:] + 3])
+    where = np.arange(40)
+    same, some = np.ones((30, 4)), np.where(np.arange(30) < 10, np.arange(30) % 2, -1)
+    copies, of = np.repeat(rows[:10], 4, axis=0), np.repeat(np.arange(10), 4)
+    return {
+        "one row": (rows[:1], None, "auto"),
+        "two rows": (rows[:2], None, "auto"),
+        "as many classes as rows": (rows, None, 40),
+        "one class": (rows, None, 1),
+        "one class, some labelled": (rows, np.where(where < 5, 0, -1), 1),
+        "one labelled row": (two, np.where(where < 1, 0, -1), 2),
+        "one unlabelled row": (two, np.where(where < 39, where // 20, -1), "auto"),
+        "one unlabelled row of its own class": (two, np.where(where < 39, where // 20, -1), 3),
+        "all labelled, one class": (rows, np.zeros(40, int), "auto"),
+        "every known class has one row": (rows, np.where(where < 20, where, -1), "auto"),
+        "all rows alike": (same, None, "auto"),
+        "all rows alike, three classes": (same, None, 3),
+        "all rows alike, two labels": (same, some, "auto"),
+        "copies of ten rows": (copies, None, 10),
+        "copies of ten rows, half known": (copies, np.where(of < 5, of, -1), "auto"),
+        "rows of zeros": (np.zeros((20, 3)), None, "auto"),
+        "one column": (np.linspace(0, 1, 50)[:, None], None, "auto"),
+        "half precision": (two.astype(np.float16), None, 2),
+        "whole numbers": ((10 * two).astype(int), None, 2),
+        "large class numbers": (two, np.where(where < 5, 1000, -1), "auto"),
+    }
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", sorted(_strange_piles()))
+def test_strange_piles_are_answered_by_every_method(name):
+    rows, labels, k = _strange_piles()[name]
+    given = np.full(len(rows), -1) if labels is None else labels
+    for method in ("auto", *METHODS):
+        got = discover(rows, labels, k, method, outliers=method == "vmf")
+        assert (got.labels[given >= 0] == given[given >= 0]).all()
+        assert np.isfinite(got.confidence).all()
+        assert got.n_classes == len({*got.labels[got.labels >= 0].tolist(), *got.known_ids.tolist()})
+        if k != "auto" and method not in ("hdbscan", "kmeans"):  # formed without labels, then named after them
+            assert got.n_classes <= k
+        assert "classes" in got.summary()
 
 
 def test_a_column_of_zeros_and_rows_of_zeros_do_no_harm(pile):

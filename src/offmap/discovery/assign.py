@@ -25,6 +25,7 @@ Metric = Literal["euclidean", "cosine"]
 BLOCK_BYTES = 3 * 2**20
 LANES = 8
 FEW = 0.7  # of the centres moved: comparing with those alone pays
+LARGEST = np.float64(1e18)  # its square is the largest that float32 holds
 GATHER = 0.6  # a larger share of a block is cheaper to multiply whole than to pick out
 
 
@@ -269,10 +270,11 @@ def check_rows(features: Any, name: str = "features") -> npt.NDArray[Any]:
         raise InputError(f"{name} of type {array.dtype}: numbers are needed; embed texts or images first")
     size = block_rows(array.shape[1], 1)
     for start in range(0, len(array), size):
-        bad = ~np.isfinite(array[start : start + size]).all(axis=1)
-        if bad.any():
+        fine = (np.abs(array[start : start + size]) < LARGEST).all(axis=1)  # NaN is not below anything
+        if not fine.all():
+            row = start + int(np.argmin(fine))
             raise InputError(
-                f"{name}: row {start + int(np.argmax(bad))} holds NaN or infinity; leave such rows out or fill them"
+                f"{name}: row {row} holds NaN, infinity or a number above {LARGEST:g}; leave it out or scale it"
             )
     return array
 

@@ -100,6 +100,8 @@ def count_classes(
     features, labels = _sample(features, labels, seed)
     n, n_known = len(features), int(labels.max(initial=-1)) + 1
     top = _top(n, n_known, largest)
+    if n == 1:
+        return ClassCount(1, (1, 1), {})
     grid = np.unique(np.round(np.geomspace(max(n_known, 1 if n_known else 2), top, GRID)).astype(np.int64))
     said: dict[str, list[float]] = {}
     resampled: list[Doubles] = []

@@ -68,6 +68,8 @@ def describe(
     """
     ids = np.unique(np.concatenate([labels[labels >= 0], known_ids]))
     confidence = np.zeros(len(rows), np.float32)
+    if not len(ids):
+        return [], confidence
     inside = np.flatnonzero(labels >= 0)
     position = np.full(len(rows), -1, np.int64)
     position[inside] = np.searchsorted(ids, labels[inside])

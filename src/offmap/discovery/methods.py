@@ -100,12 +100,17 @@ def gmm(problem: Problem) -> Labels:
     rows = problem.rows.block(0, len(problem.rows)).astype(np.float64)
     start = ss_kmeans(problem)
     sizes = np.maximum(np.bincount(start, minlength=problem.k), 1)
+    means = _means(rows, start, problem.k)
+    inside = rows - means[start]
+    floor = max(1e-3 * float(rows.var(axis=0).mean()), 1e-9)
     model = GaussianMixture(
         problem.k,
         covariance_type="tied",
-        means_init=_means(rows, start, problem.k),
+        means_init=means,
         weights_init=sizes / sizes.sum(),
-        reg_covar=max(1e-3 * float(rows.var(axis=0).mean()), 1e-9),
+        precisions_init=np.linalg.inv(inside.T @ inside / len(rows) + floor * np.eye(rows.shape[1])),
+        reg_covar=floor,
+        init_params="random_from_data",  # not used, all is given; the default would run k-means in vain
         random_state=problem.seed,
         max_iter=50,
     )

@@ -100,7 +100,7 @@ def discover(
     problem = Problem(Rows(picked(rows, inside) if outside.any() else rows), k, codes[inside], len(known), seed)
     found[inside] = _group(problem, name)
     ids = np.concatenate([known.ids, known.next_id + np.arange(max(int(found.max(initial=-1)) + 1 - len(known), 0))])
-    final = np.where(found >= 0, _compact(ids[found], known), -1)
+    final = np.where(found >= 0, _compact(np.append(ids, -1)[found], known), -1)
     given = np.where(codes >= 0, known.ids[codes] if len(known) else -1, -1)
     names = {int(i): name for i, name in zip(known.ids, known.names, strict=True)}
     infos, confidence = describe(rows, final, given, known.ids, names)
@@ -125,6 +125,8 @@ def _choose(array: Any, codes: Labels, name: str, space: Space | None, seed: int
 def _group(problem: Problem, name: str) -> Labels:
     if problem.k == problem.n_known and not (problem.codes < 0).any():
         return problem.codes
+    if len(problem.rows) == 1:
+        return np.zeros(1, np.int64)
     return METHODS[name](problem)
 
 
