@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import offmap
-from offmap.bench.results import METRICS
+from offmap.bench.results import METRICS, SuiteResult
 from offmap.bench.runner import expanded, run_suite
+from offmap.bench.suite_page import suite_page
 from offmap.bench.suites import built_in, load_suite, parse_suite
 from offmap.errors import InputError
 
@@ -37,7 +39,8 @@ def test_a_suite_of_ones_own_runs_from_its_file(blobs):
         blobs / "blobs.toml", "--data", blobs, "--out", blobs / "out", "--cache", blobs / "c", "--seeds", 2
     )
     assert done.returncode == 0, done.stderr
-    assert "random_k(0.5)|energy" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("random_k(0.5)|energy")]
+    assert " ±" in line, "what depends on the seed carries its spread"
     rows = json.loads((blobs / "out" / "results.json").read_text())["rows"]
     assert [row["method"] for row in rows] == ["msp", "energy", "mahalanobis", "knn(auto)", "random_k(0.5)|energy"]
     for row in rows:
@@ -67,6 +70,28 @@ def test_the_numbers_are_those_of_compare(blobs):
     for row in found.rows:
         for metric in METRICS:
             assert getattr(row, metric) == pytest.approx(100 * getattr(expected[row.method], metric), abs=1e-6)
+
+
+def test_methods_that_run_the_network_again_say_so(blobs):
+    found = run_suite(load_suite(blobs / "blobs.toml"), methods=["energy", "odin"], data=blobs, cache=blobs / "c")
+    assert [(row.method, row.runs_again) for row in found.rows] == [("energy", False), ("odin", True)]
+    assert "sends every input through the network again" in suite_page(of(found, "odin")).html()
+    assert "sends every input through the network again" not in suite_page(of(found, "energy")).html()
+
+
+def of(found: SuiteResult, method: str) -> SuiteResult:
+    """The result with one method alone."""
+    return replace(found, rows=[row for row in found.rows if row.method == method])
+
+
+def test_columns_without_a_number_are_not_shown(blobs):
+    suite = load_suite(blobs / "blobs.toml")
+    found = run_suite(suite, methods=["energy", "mahalanobis"], data=blobs, cache=blobs / "c")
+    assert "thesis" not in str(found)
+    assert "thesis FPR95" not in suite_page(found).html()
+    printed = run_suite(suite, methods=["msp"], data=blobs, cache=blobs / "c")
+    assert "12.50" in str(printed)
+    assert "thesis FPR95" in suite_page(printed).html()
 
 
 def test_what_cannot_run_is_left_out_with_its_reason(blobs):

@@ -15,7 +15,6 @@ from offmap import store
 from offmap.bench.sets import LoadedSet
 
 Array = npt.NDArray[Any]
-CELL = 51  # letters of a cell in the terminal
 METRICS = ("fpr95", "auroc", "aupr_in", "aupr_out")
 
 
@@ -25,6 +24,7 @@ class Row:
 
     `seconds` are for fitting and scoring, without the network's passes. `inputs` are known and unknown test inputs;
     where they are few, `error` holds bootstrap standard errors: FPR95 hangs on few scores around its threshold.
+    `runs_again` says that the method sends every input through the network once more.
     """
 
     suite: str
@@ -43,6 +43,7 @@ class Row:
     std: Mapping[str, float] = field(default_factory=dict)
     error: Mapping[str, float] = field(default_factory=dict)
     inputs: tuple[int, int] = (0, 0)
+    runs_again: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The row as plain values, rounded to what means anything."""
@@ -61,6 +62,7 @@ class Row:
             "std": {name: round(value, 3) for name, value in self.std.items()},
             "error": {name: round(value, 3) for name, value in self.error.items()},
             "inputs": {"id": self.inputs[0], "ood": self.inputs[1]},
+            "runs_again": self.runs_again,
         }
 
 
@@ -132,28 +134,29 @@ class SuiteResult:
         for network in self.networks:
             sets = list(dict.fromkeys(row.ood for row in self.of(network)))
             cells = {(row.method, row.ood): row for row in self.of(network)}
+            printed = any(row.thesis for row in cells.values())
+            cell, words = (
+                (51, "FPR95        AUROC         thesis         (Δ)") if printed else (29, "FPR95        AUROC      ")
+            )
             ranked = self.ranked(network)
             width = max(len(method) for method, _, _ in ranked) + 2
-            lines += ["", f"{self.suite}, {network}", f"{'':<{width}}" + "".join(f"{name:>{CELL}}" for name in sets)]
-            lines.append(
-                f"{'method':<{width}}" + f"{'FPR95        AUROC         thesis         (Δ)':>{CELL}}" * len(sets)
-            )
+            lines += ["", f"{self.suite}, {network}", f"{'':<{width}}" + "".join(f"{name:>{cell}}" for name in sets)]
+            lines.append(f"{'method':<{width}}" + f"{words:>{cell}}" * len(sets))
             for method, _, _ in ranked:
-                lines.append(
-                    f"{method:<{width}}" + "".join(f"{_cell(cells.get((method, ood))):>{CELL}}" for ood in sets)
-                )
+                found = (_cell(cells.get((method, ood)), printed) for ood in sets)
+                lines.append(f"{method:<{width}}" + "".join(f"{text:>{cell}}" for text in found))
         if self.skipped:
             lines += ["", f"left out: {', '.join(self.skipped)}; results.json says why"]
         told = "per cent; FPR95 at 95 % of known inputs accepted; ± over seeds, where random numbers enter"
         return "\n".join([*lines, told]).lstrip()
 
 
-def _cell(row: Row | None) -> str:
+def _cell(row: Row | None, printed: bool) -> str:
     if row is None:
         return "–"
     own = " ".join(f"{getattr(row, name):6.2f}{_spread(row.std.get(name)):<6}" for name in ("fpr95", "auroc"))
     if row.thesis is None:
-        return own + " " * 21
+        return own + " " * 21 * printed
     return f"{own} {row.thesis['fpr95']:6.2f} {row.thesis['auroc']:6.2f} ({row.fpr95 - row.thesis['fpr95']:+5.1f})"
 
 

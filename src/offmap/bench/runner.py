@@ -268,6 +268,7 @@ def measured(bench: Bench, spec: str) -> tuple[list[Row], dict[str, Array]]:
                 else {},
                 error=standard_errors(first["id"], first[ood]),
                 inputs=(len(first["id"]), len(first[ood])),
+                runs_again=bool(fitted.needs.extras),
             )
         )
     return rows, first

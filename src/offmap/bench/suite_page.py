@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,22 @@ CURVES = 6
 HARDEST = 12
 SHORTEST = 0.5  # methods within so many points of the best are named with it
 BASELINES = ("msp", "energy")
-COLUMNS = [
-    "method", "set", "FPR95 ↓", "AUROC ↑", "AUPR in ↑", "AUPR out ↑", "± seeds", "± inputs", "inputs", "seconds",
-]  # fmt: skip
-PRINTED = ["thesis FPR95", "difference", "thesis AUROC"]
+COLUMNS: dict[str, Callable[[Row], Any]] = {
+    "method": lambda row: row.method,
+    "set": lambda row: row.ood,
+    "FPR95 ↓": lambda row: row.fpr95,
+    "AUROC ↑": lambda row: row.auroc,
+    "thesis FPR95": lambda row: (row.thesis or {}).get("fpr95"),
+    "difference": lambda row: None if row.thesis is None else row.fpr95 - row.thesis["fpr95"],
+    "thesis AUROC": lambda row: (row.thesis or {}).get("auroc"),
+    "± seeds": lambda row: row.std.get("fpr95"),
+    "± inputs": lambda row: row.error.get("fpr95"),
+    "AUPR in ↑": lambda row: row.aupr_in,
+    "AUPR out ↑": lambda row: row.aupr_out,
+    "chosen": lambda row: row.chosen if row.chosen != row.method else None,
+    "inputs": lambda row: f"{row.inputs[0]} + {row.inputs[1]}",
+    "seconds": lambda row: row.seconds,
+}
 
 
 def suite_page(result: SuiteResult) -> Page:
@@ -66,44 +79,37 @@ def _summary(result: SuiteResult, network: str) -> str:
 
 
 def _runs_again(result: SuiteResult, network: str, method: str) -> bool:
-    """Whether a method was measured on fewer inputs, because it sends them through the network again."""
-    return len(result.scores[network][method]["id"]) < len(result.sets[network]["id"])
+    """Whether a method sends every input through the network again."""
+    return any(row.runs_again for row in result.of(network) if row.method == method)
 
 
 def _table(page: Page, result: SuiteResult, network: str) -> None:
-    rows = result.of(network)
-    printed = any(row.thesis is not None for row in rows)
+    order = {method: place for place, (method, _, _) in enumerate(result.ranked(network))}
+    rows = sorted(result.of(network), key=lambda row: order[row.method])
+    sets = list(dict.fromkeys(row.ood for row in rows))
+    values = {name: [of(row) for row in rows] for name, of in COLUMNS.items()}
+    shown = [name for name, found in values.items() if any(value is not None for value in found)]
+    shown = [name for name in shown if name != "set" or len(sets) > 1]
     accuracy = result.notes.get("accuracy", {}).get(network)
     right = "" if accuracy is None else f" The network is right on {accuracy:.2f} % of the known test inputs."
+    against = f" The unknown inputs are {sets[0]}." if len(sets) == 1 else ""
     page.section(f"All methods, {network}").text(
         "Every method was fitted on the same activations. What a method's name leaves as *auto* was chosen on held-out "
-        f"known inputs against Gaussian noise.{right}"
+        f"known inputs against Gaussian noise.{against}{right}"
     ).table(
-        COLUMNS + (PRINTED if printed else []),
-        [_cells(row) + (_printed(row) if printed else []) for row in rows],
+        shown,
+        [list(cells) for cells in zip(*(values[name] for name in shown), strict=True)],
         best={"FPR95 ↓": "min", "AUROC ↑": "max", "AUPR in ↑": "max", "AUPR out ↑": "max"},
         digits={"seconds": 3},
         caption="Per cent. FPR95: the share of unknown inputs taken for known when 95 % of the known are accepted. "
         "± are of FPR95: the standard deviation over seeds, where random numbers enter, and the standard error where "
-        "a set is small. Methods that run the network again are measured on fewer inputs. AUPR depends on how many "
+        "a set is small. Methods that run the network again may be measured on fewer inputs. AUPR depends on how many "
         "inputs each set has. Click a column to sort.",
     )
-    values: dict[str, dict[str, float]] = {}
+    heat: dict[str, dict[str, float]] = {}
     for row in rows:
-        values.setdefault(row.method, {})[row.ood] = row.fpr95
-    page.figure(comparison_heat(values, metric="FPR95", best="min"), "FPR95 by method and set; light is good.")
-
-
-def _cells(row: Row) -> list[Any]:
-    name = row.method if row.chosen in ("", row.method) else f"{row.method} → {row.chosen}"
-    numbers = [row.fpr95, row.auroc, row.aupr_in, row.aupr_out, row.std.get("fpr95"), row.error.get("fpr95")]
-    return [name, row.ood, *numbers, f"{row.inputs[0]} + {row.inputs[1]}", row.seconds]
-
-
-def _printed(row: Row) -> list[Any]:
-    if row.thesis is None:
-        return [None, None, None]
-    return [row.thesis["fpr95"], row.fpr95 - row.thesis["fpr95"], row.thesis["auroc"]]
+        heat.setdefault(row.method, {})[row.ood] = row.fpr95
+    page.figure(comparison_heat(heat, metric="FPR95", best="min"), "FPR95 by method and set; light is good.")
 
 
 def _against_thesis(page: Page, result: SuiteResult, network: str) -> None:

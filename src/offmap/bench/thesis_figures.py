@@ -122,11 +122,14 @@ def _contributions(page: Page, bench: Bench, ood: str) -> None:
     head = bench.known.head
     if head is None:
         return
-    known, unknown = (bench.acts[name].features[:SHOWN] * head.weight[CLASS] for name in ("id", ood))
+    test, classes = bench.acts["id"], bench.tests["id"].samples.classes
+    of_class = test if test.labels is None else test[test.labels == CLASS]
+    known, unknown = (part.features[:SHOWN] * head.weight[CLASS] for part in (of_class, bench.acts[ood]))
+    name = classes[CLASS] if classes else f"class {CLASS}"
     order = np.argsort(known.mean(axis=0), kind="stable")
     page.section("Contributions").figure(
         contribution_curves(known, unknown),
-        f"Contribution of each unit to class {CLASS}: known inputs and {ood} (l.1505).",
+        f"Contribution of each unit to the output for {name}: known inputs of that class, and {ood} (l.1243).",
     ).figure(
         covariance_heat(unknown, order.tolist()),
         f"Covariance of the contributions on {ood}, every few units in the same order (l.3602).",
