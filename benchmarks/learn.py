@@ -41,7 +41,7 @@ OBJECTIVES = (
 GRIDS: dict[str, list[dict[str, Any]]] = {
     "opencon": [{"shrinkage": 0.5}, {"weight_novel": 0.05}],
     "gcd": [{"shrinkage": 0.5}, {"temperature": 0.2}],
-    "sorl-spectral": [{"shrinkage": 0.8}, {"eta_l": 0.3}],
+    "sorl-spectral": [{"shrinkage": 0.8}, {"neighbours": 15}],
 }
 
 

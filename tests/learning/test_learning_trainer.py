@@ -164,3 +164,27 @@ def test_a_missing_tensorboard_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         learn("gcd", rows, labels, 6, out=tmp_path, tensorboard=True, **QUICK)
     with pytest.raises(InputError, match="name a folder with out="):
         learn("gcd", rows, labels, 6, tensorboard=True)
+
+
+def test_views_of_ones_own_are_used() -> None:
+    from offmap.data.views import ImageViews
+
+    images, truth = pictures()
+    labels = np.where(truth < 2, truth, -1)
+    settings = {"epochs": 1, "batch_size": 40, "projection": 8}
+    usual = learn("gcd", images, labels, 4, **settings).history
+    plain = learn("gcd", images, labels, 4, views=ImageViews(scale=(1.0, 1.0), flip=0.0, jitter_chance=0.0), **settings)
+    assert plain.history[0]["unlabelled"] < usual[0]["unlabelled"]  # two equal views agree more
+
+
+def test_smoothed_groups_have_centres_among_the_rows_themselves() -> None:
+    from offmap.learning.grouping import grouped
+
+    rows, _, labels = blobs(spread=0.4, size=60)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    plain, smooth = (grouped(unit, 6, labels, 3, seed=0, smoothing=n) for n in (0, 10))
+    for found, centres in (plain, smooth):
+        assert centres.shape == (6, 12)
+        means = np.stack([unit[found == c].mean(axis=0) for c in range(6)])
+        assert centres == pytest.approx(means / np.linalg.norm(means, axis=1, keepdims=True), abs=0.02)
+    assert (smooth[0][labels >= 0] == labels[labels >= 0]).all()

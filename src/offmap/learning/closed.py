@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-SETTINGS: Mapping[str, Any] = {"neighbours": 30, "eta_l": 1.0, "shrinkage": 0.5, "columns": 0, "nearest": 10}
+SETTINGS: Mapping[str, Any] = {"neighbours": 30, "eta_l": 4.0, "shrinkage": 0.5, "columns": 0, "nearest": 10}
 
 
 def spectral_features(
@@ -21,7 +21,7 @@ def spectral_features(
     columns: int,
     *,
     neighbours: int = 30,
-    eta_l: float = 1.0,
+    eta_l: float = 4.0,
     seed: int = 0,
 ) -> npt.NDArray[np.float32]:
     """Leading eigenvectors, rows of length 1, of the k-NN graph with every labelled class as a clique.

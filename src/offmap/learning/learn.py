@@ -250,14 +250,13 @@ def _spectral(
     features = closed.spectral_features(
         prepared.numpy(), codes, columns, neighbours=chosen["neighbours"], eta_l=chosen["eta_l"], seed=seed
     )
-    balanced = balance_helps(unit(data.tensor).numpy(), codes, seed)
-    labels, centres = grouped(features, k, codes, len(known), seed, balanced)
+    labels, centres = grouped(features, k, codes, len(known), seed)
     used = building.in_use(labels, k, len(known))
     body = Lookup(len(rows), rows.shape[1], features.shape[1], chosen["nearest"])
     body.bank.copy_(prepared)
     body.values.copy_(torch.from_numpy(features))
     net = OpenWorldNet(lookup(front, body), nn.Identity(), features.shape[1], len(used))
-    run = {"objective": SPECTRAL, "settings": chosen, "seed": seed, "n_classes": k, "balanced": balanced}
+    run = {"objective": SPECTRAL, "settings": chosen, "seed": seed, "n_classes": k}
     return building.assembled(net, torch.from_numpy(centres), torch.zeros(k), used, known, [], run)
 
 
