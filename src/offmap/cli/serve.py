@@ -9,7 +9,7 @@ import typer
 
 from offmap.cli.options import numbers, say
 
-_NETWORK, _PICTURES, _ACCESS = "Network", "Pictures", "Access"
+_NETWORK, _PICTURES, _ACCESS, _LEARNING = "Network", "Pictures", "Access", "Learning"
 
 
 def serve(
@@ -33,6 +33,24 @@ def serve(
         Path | None,
         typer.Option(help="Names of the classes: a JSON list, or a text file with one per line."),
     ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labelled inputs (or features) of the known classes, from which the page at / can learn new ones: "
+            ".npz, .parquet, a folder of pictures in class folders, or one of offmap extract.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = None,
+    learner: Annotated[
+        str, typer.Option(help="auto, prototypes, finetune or opencon.", rich_help_panel=_LEARNING)
+    ] = "auto",
+    max_forgetting: Annotated[
+        float,
+        typer.Option(
+            help="By how much accuracy on known classes may fall; beyond that nothing is deployed.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = 0.02,
     host: Annotated[str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")] = None,
     port: Annotated[int | None, typer.Option(help="The port; 8000 by default, 0 for a free one.")] = None,
     store: Annotated[
@@ -71,6 +89,9 @@ def serve(
     from offmap.serve.loading import Files
     from offmap.serve.service import Service
     from offmap.serve.settings import settings
+    from offmap.serve.triage.material import KnownData
+    from offmap.serve.triage.routes import PUBLIC, triage_router
+    from offmap.serve.triage.triage import Triage
 
     given: dict[str, Any] = {
         "host": host, "port": port, "store": store, "token_file": token_file, "no_auth": no_auth or None,
@@ -81,7 +102,14 @@ def serve(
     bound = bind(chosen)
     files = Files(guard, model, weights, layer, classes)
     service = Service(*files.load(), chosen, files.load)
-    run(service, bound, lambda url: say(f"{service.guard.chosen} on {url}, unknown inputs in {_shown(chosen.store)}"))
+    triage = Triage(service, None if known is None else KnownData(known), max_forgetting, learner)
+    run(
+        service,
+        bound,
+        lambda url: say(f"{service.guard.chosen} on {url}, unknown inputs in {_shown(chosen.store)}"),
+        [triage_router(triage)],
+        PUBLIC,
+    )
 
 
 def _shown(store: str) -> str:

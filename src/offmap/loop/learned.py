@@ -93,11 +93,16 @@ class Learned:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``learned.offmap`` (and ``model.offmap``) into a folder."""
-        config = {"kind": self.kind, "class_names": list(self.class_names), "reads_inputs": self.reads_inputs}
+        config: dict[str, Any] = {
+            "kind": self.kind,
+            "class_names": list(self.class_names),
+            "reads_inputs": self.reads_inputs,
+        }
         tensors: dict[str, Array] = {}
         if self.head is not None:
             tensors = {"weight": self.head.weight, "bias": self.head.bias}
         if self.network is not None:
+            config["head"] = head_name(self.network)
             state = self.network.model.state_dict()
             tensors = {_MODULE + name: value.detach().cpu().numpy() for name, value in state.items()}
         if self.model is not None:
@@ -122,7 +127,7 @@ class Learned:
             )
         import torch
 
-        module = grown(network, len(names))
+        module = grown(network, len(names), name=stored.config["head"])
         state = {name.removeprefix(_MODULE): torch.from_numpy(a.copy()) for name, a in stored.tensors.items()}
         try:
             module.load_state_dict(state)
@@ -178,7 +183,7 @@ class Reading(Network):
         return self._learned.activations(Part.of(features, None, rows))
 
 
-def grown(network: Network, n_classes: int, rows: Sequence[Array] = ()) -> nn.Module:
+def grown(network: Network, n_classes: int, rows: Sequence[Array] = (), name: str | None = None) -> nn.Module:
     """A copy of the network's module whose last layer has `n_classes` outputs; those it had are as they were.
 
     Parameters
@@ -189,6 +194,8 @@ def grown(network: Network, n_classes: int, rows: Sequence[Array] = ()) -> nn.Mo
         At least as many as it has.
     rows
         Directions for the new classes, such as their mean features; each is scaled to the length of an average old row.
+    name
+        Of the linear layer, when the network was not run yet.
     """
     import torch
     from torch import nn
@@ -197,9 +204,13 @@ def grown(network: Network, n_classes: int, rows: Sequence[Array] = ()) -> nn.Mo
     if model is None:
         raise InputError("an ONNX network cannot be trained further; learn with 'prototypes' instead")
     module = copy.deepcopy(model)
-    name = head_name(network)
-    old = module.get_submodule(name)
-    assert isinstance(old, nn.Linear)
+    name = head_name(network) if name is None else name
+    try:
+        old = module.get_submodule(name)
+    except AttributeError as error:
+        raise InputError(f"{network}: it has no layer {name!r}; another network was trained further") from error
+    if not isinstance(old, nn.Linear):
+        raise InputError(f"{network}: its layer {name!r} is not linear; another network was trained further")
     if n_classes < old.out_features:
         raise InputError(f"{n_classes} classes: the network already knows {old.out_features}")
     new = nn.Linear(old.in_features, n_classes)
