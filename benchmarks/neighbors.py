@@ -6,6 +6,7 @@ vectors are random directions: the worst case, for nothing can be pruned.
 
     python benchmarks/neighbors.py                 # everything, some minutes
     python benchmarks/neighbors.py --rounds 1 --sizes 50000x512
+    python benchmarks/neighbors.py --parts many           # one part anew; the others stay as they were measured
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import numpy as np
 from offmap.neighbors import Bank
 
 RESULTS = Path(__file__).parent / "results" / "neighbors.json"
+SIZES = ["50000x512", "200000x2048"]
+PARTS = ["few", "verdict", "approximate", "many"]
 QUERIES = 2000
 NEIGHBOURS = (50, 1000)
 PAUSE = 0.05  # seconds
@@ -234,44 +237,62 @@ def rounds_of(rows: int, width: int, rounds: int) -> int:
     return rounds if rows * width < 10**8 else max(1, rounds // 2)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sizes", nargs="+", default=["50000x512", "200000x2048"])
-    parser.add_argument("--no-write", action="store_true", help="print only")
-    options = parser.parse_args()
-    rng = np.random.default_rng(0)
-    sizes = [tuple(map(int, size.split("x"))) for size in options.sizes]
-    batches = [row for size in sizes for row in small_batches(*size, options.rounds, rng)]
+def few_table(rows: list[dict[str, Any]]) -> None:
     print("| bank | queries at once | times the speed of faiss Flat |\n|---|---|---|")
-    for row in batches:
+    for row in rows:
         print(f"| {row['bank']} | {row['queries']} | {row['times_faiss']:.2f} |")
-    one = verdict(options.rounds, rng)
-    print(f"\none verdict / one ResNet-50 forward pass: {one['share_of_forward']:.2%}\n")
-    rough = approximate(options.rounds, rng)
+
+
+def approximate_table(rows: list[dict[str, Any]]) -> None:
     print("| bank | engine | k | recall | times exact | building |\n|---|---|---|---|---|---|")
-    for row in rough:
+    for row in rows:
         print(
             "| {bank} | {engine} | {k} | {recall:.3f} | {times_exact:.2f} | {build:.0f} |".format(
                 **row, build=row["build_in_exact_searches_of_1000"]
             )
         )
-    print()
-    many = [row for size in sizes for row in many_queries(*size, rounds_of(*size, options.rounds), rng)]
+
+
+def many_table(rows: list[dict[str, Any]]) -> None:
     print("| bank | k | engine | share of the limit | times faiss Flat |\n|---|---|---|---|---|")
-    for row in many:
+    for row in rows:
         print("| {bank} | {k} | {engine} | {share_of_limit:.2f} | {times_faiss:.2f} |".format(**row))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sizes", nargs="+", default=SIZES)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="others stay as they were measured")
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    options = parser.parse_args()
+    sizes = [tuple(map(int, size.split("x"))) for size in options.sizes]
+    banks = [f"{rows} × {width}" for rows, width in sizes]
+    report = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+    def renewed(part: str, measured: list[dict[str, Any]]) -> None:
+        kept = [row for row in report.get(part, []) if row["bank"] not in banks]
+        order = [size.replace("x", " × ") for size in SIZES]
+        report[part] = sorted(kept + measured, key=lambda row: order.index(row["bank"]) if row["bank"] in order else 9)
+
+    if "few" in options.parts:
+        rng = np.random.default_rng(0)
+        batches = [row for size in sizes for row in small_batches(*size, options.rounds, rng)]
+        few_table(batches)
+        renewed("small_batches", batches)
+    if "verdict" in options.parts:
+        report["verdict"] = verdict(options.rounds, np.random.default_rng(1))
+        print(f"\none verdict / one ResNet-50 forward pass: {report['verdict']['share_of_forward']:.2%}\n")
+    if "approximate" in options.parts:
+        report["approximate"] = approximate(options.rounds, np.random.default_rng(2))
+        approximate_table(report["approximate"])
+    if "many" in options.parts:
+        rng = np.random.default_rng(3)
+        many = [row for size in sizes for row in many_queries(*size, rounds_of(*size, options.rounds), rng)]
+        many_table(many)
+        renewed("many_queries", many)
     if not options.no_write:
-        facts = {"cores": len(os.sched_getaffinity(0)), "rounds": options.rounds, "numpy": np.__version__}
-        facts["others_at_work"] = round(os.getloadavg()[2], 1)  # processes; above 2 times are disturbed
-        RESULTS.parent.mkdir(exist_ok=True)
-        report = {
-            "setting": facts,
-            "many_queries": many,
-            "small_batches": batches,
-            "verdict": one,
-            "approximate": rough,
-        }
+        report["setting"] = {"cores": len(os.sched_getaffinity(0)), "rounds": options.rounds, "numpy": np.__version__}
         RESULTS.write_text(json.dumps(report, indent=1) + "\n")
 
 
