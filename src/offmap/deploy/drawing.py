@@ -118,8 +118,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of the error that started it."""
+    """The first lines of the error that started it."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+    return " ".join(lines[:2])[:300] if lines else type(error).__name__

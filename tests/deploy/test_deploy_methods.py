@@ -1,0 +1,128 @@
+"""Every registered method is either drawn as a graph that gives its scores, or refused with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir
+import onnxruntime
+import pytest
+import torch
+from deploy_kit import CLASSES, agrees, run, world
+from torch import nn
+
+import offmap
+from offmap.deploy.drawing import drawn
+from offmap.deploy.guards import GuardFormula
+from offmap.detection.registry import example_specs
+from offmap.errors import InputError
+
+REFUSED = {
+    "batchnorm_oracle": "depends on the others in the batch",
+    "ensemble": "several networks",
+    "gram(['body.0', 'body.2'])": "inner layers",
+    "mahalanobis(epsilon=0.01)": "gradient",
+    "mc_dropout": "dropout",
+    "odin": "gradient",
+    "rankfeat('body.2')": "a second time",
+    "react(90, layer='body.0')|energy": "a second time",
+    "react(c=0.5, layer='body.0')|energy": "a second time",
+}
+COMPOSED = [
+    "react(c=0.5)|energy",
+    "react(90)|dice(0.7)|energy",
+    "react(90)|mahalanobis(shrinkage=0.1)",
+    "react(90)|knn(5)",
+    "ash_s(90)|nnguide(3, alpha=0.2)",
+    "react(90)|temperature_scaling|msp",
+    "odin(epsilon=0)",
+    "knn(5, average=true)",
+    "knn(5, normalize=false)",
+    "gmm(2, covariance='full')",
+    "energy(temperature=3)",
+]
+
+
+def exportable() -> list[str]:
+    """The example of every method but those that ask for more than features and logits, and compositions."""
+    names = {spec.split("(")[0].split("|")[0] for spec in REFUSED} - {"mahalanobis", "react"}
+    return [spec for spec in example_specs() if spec.split("(")[0].split("|")[0] not in names] + COMPOSED
+
+
+class Together(nn.Module):
+    """Many guards over the same features and logits: drawing them at once is quicker than one by one."""
+
+    def __init__(self, formulas: list[GuardFormula]) -> None:
+        super().__init__()
+        self.formulas = formulas
+
+    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(formula.score(*given) for formula in self.formulas)
+
+
+def test_every_method_is_drawn_as_it_scores() -> None:
+    acts = world().acts
+    guards = {spec: world().guard(spec) for spec in exportable()}
+    assert len(guards) > 45
+    features, logits = torch.from_numpy(np.array(acts.features)), torch.from_numpy(np.array(acts.logits))
+    module = Together([GuardFormula(guard, True, CLASSES) for guard in guards.values()])
+    names = [f"score{place}" for place in range(len(guards))]
+    model = drawn(module, {"features": features[:4], "logits": logits[:4]}, names, None, str)
+    session = onnxruntime.InferenceSession(onnx_ir.to_proto(model).SerializeToString())
+    assert [output.type for output in session.get_outputs()] == ["tensor(double)"] * len(guards)
+    for rows in (slice(500, 600), slice(0, 1)):
+        found = session.run(names, {"features": features[rows].numpy(), "logits": logits[rows].numpy()})
+        for (spec, guard), score in zip(guards.items(), found, strict=True):
+            expected = guard.score(acts[rows])
+            assert guard.calibration is not None
+            size = np.maximum(np.abs(expected), guard.calibration.scores.std())
+            assert np.all(np.abs(score - expected) <= 2e-5 * size), spec
+
+
+@pytest.mark.parametrize(("spec", "reason"), REFUSED.items())
+def test_what_needs_more_than_features_and_logits_is_refused_with_the_reason(
+    spec: str, reason: str, tmp_path: Path
+) -> None:
+    small = world().model
+    net = offmap.Network(small, ensemble=[small]) if spec == "ensemble" else world().net
+    guard = offmap.detector(spec)
+    acts = net(world().x[:200], needs=guard.needs)
+    labelled = offmap.Activations(acts.features, acts.head, np.asarray(acts.logits), acts.predictions, acts.extras)
+    guard.fit(labelled)
+    with pytest.raises(InputError, match="cannot be exported") as caught:
+        offmap.export(world().model, guard, tmp_path / "g.onnx", world().x[:8])
+    assert reason in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_confident_inputs_keep_their_digits() -> None:
+    """Where a float32 softmax says 1, log1p and expm1 must not be drawn as log(1 + x) and exp(x) - 1."""
+    logits = torch.zeros(6, CLASSES)
+    logits[:, 0] = torch.tensor([0.0, 5.0, 20.0, 40.0, 60.0, 90.0])
+    head = offmap.Head(np.eye(CLASSES))
+    known = offmap.Activations(logits.numpy(), head, logits.numpy(), np.zeros(6, int))
+    guards = [offmap.detector(spec).fit(known) for spec in ("msp", "gen", "gen(gamma=0.01)", "entropy")]
+    guards = [guard.calibrate(known, tpr=0.5) for guard in guards]
+    module = Together([GuardFormula(guard, True, CLASSES) for guard in guards])
+    names = [str(place) for place in range(len(guards))]
+    model = drawn(module, {"features": logits[:2], "logits": logits[:2]}, names, None, str)
+    session = onnxruntime.InferenceSession(onnx_ir.to_proto(model).SerializeToString())
+    fed = {spec.name: logits.numpy() for spec in session.get_inputs()}
+    for guard, score in zip(guards, session.run(names, fed), strict=True):
+        np.testing.assert_allclose(score, guard.score(known), rtol=1e-9, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("spec", exportable())
+def test_every_method_exported_end_to_end(spec: str, by_class: bool, tmp_path: Path) -> None:
+    here = world()
+    counts = np.bincount(here.acts[300:500].predictions, minlength=CLASSES)
+    if by_class and counts.min() < 9:
+        pytest.skip("a class has too few calibration inputs for the promise")
+    guard = here.guard(spec, by_class=by_class)
+    exported = offmap.export(here.model, guard, tmp_path / "g.onnx", here.strange)
+    assert exported.difference <= 1e-4
+    agrees(exported.path, here.net, guard, here.x[500:])
+    assert run(exported.path, here.strange[:1])["known"].shape == (1,)
