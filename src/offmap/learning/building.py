@@ -48,7 +48,14 @@ def assembled(
 
 
 def class_vectors(
-    loss: Objective, features: Tensor, k: int, codes: Codes, n_known: int, seed: int, balanced: bool
+    loss: Objective,
+    features: Tensor,
+    k: int,
+    codes: Codes,
+    n_known: int,
+    seed: int,
+    balanced: bool = False,
+    smoothing: int = 0,
 ) -> tuple[Tensor, Tensor, Codes]:
     """Class vectors and biases over features of length 1, and which classes are in use; known ones always are."""
     given = own_classifier(loss)
@@ -56,7 +63,7 @@ def class_vectors(
         weight, bias = given
         found = (features @ weight.T + bias).argmax(dim=1).numpy()
         return weight, bias, in_use(found, k, n_known)
-    found, centres = grouped(features.numpy(), k, codes, n_known, seed, balanced)
+    found, centres = grouped(features.numpy(), k, codes, n_known, seed, balanced, smoothing)
     return torch.from_numpy(centres), torch.zeros(k), in_use(found, k, n_known)
 
 
@@ -149,7 +156,7 @@ def held_back(codes: Codes, share: float, seed: int) -> Codes:
     Examples
     --------
     >>> held_back(np.array([0, 0, 0, 0, 1, -1]), 0.5, seed=0)
-    array([1, 3])
+    array([1, 2])
     """
     rng = np.random.default_rng([seed, 3])
     parts = [np.empty(0, np.int64)]

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -124,23 +124,19 @@ def learn(
     return model
 
 
+@dataclass(frozen=True)
 class _Run:
     """One training from beginning to end: pre-training when asked for, the objective, the classes found."""
 
-    def __init__(
-        self,
-        kind: type[Objective],
-        own: dict[str, Any],
-        training: Training,
-        seed: int,
-        folder: Path | None,
-        ranks: Ranks,
-        progress: bool | None,
-        tensorboard: bool,
-        views: Views | None,
-    ) -> None:
-        self.kind, self.own, self.training, self.seed, self.views = kind, own, training, seed, views
-        self.folder, self.ranks, self.progress, self.tensorboard = folder, ranks, progress, tensorboard
+    kind: type[Objective]
+    own: dict[str, Any]
+    training: Training
+    seed: int
+    folder: Path | None
+    ranks: Ranks
+    progress: bool | None
+    tensorboard: bool
+    views: Views | None
 
     def model(
         self, data: Inputs, known: KnownClasses, n_classes: int | str | None, encoder: str | nn.Module
@@ -161,8 +157,9 @@ class _Run:
         k = building.class_count(n_classes, building.features_of(read, prepared), known, seed)
         loss = self.kind(self._task(body, codes, k, n_known), self.own)
         start = building.features_of(network, prepared)
-        balanced = balance_helps(unit(data.tensor.reshape(len(data), -1)).numpy(), codes, seed)
-        groups, centres = grouped(start.numpy(), k, codes, n_known, seed, balanced)
+        calm = training.smoothing
+        balanced = not calm and balance_helps(unit(data.tensor.reshape(len(data), -1)).numpy(), codes, seed)
+        groups, centres = grouped(start.numpy(), k, codes, n_known, seed, balanced, calm)
         loss.start(start, torch.from_numpy(codes), torch.from_numpy(centres))
         seen = watched(known.codes, held, groups, n_known, seed)
 
@@ -176,7 +173,7 @@ class _Run:
         network.cpu()
         loss.cpu()
         features = building.features_of(read, prepared)
-        weight, bias, used = building.class_vectors(loss, features, k, known.codes, n_known, seed, balanced)
+        weight, bias, used = building.class_vectors(loss, features, k, known.codes, n_known, seed, balanced, calm)
         width = training.projection if projected else body.width
         net = OpenWorldNet(body, head if projected else nn.Identity(), width, len(used))
         return building.assembled(net, weight, bias, used, known, trainer.history, run)
@@ -190,7 +187,7 @@ class _Run:
         own, _ = resolve(kind, data.kind, "auto", {})
         training = replace(self.training, epochs=self.training.pretrain_epochs)
         head = kind.projection_head(body.width, training.projection, self.seed)
-        before = _Run(kind, own, training, self.seed, self.folder, self.ranks, self.progress, False, self.views)
+        before = replace(self, kind=kind, own=own, training=training, tensorboard=False)
         loss = kind(before._task(body, codes, max(n_known, 1), n_known), own)
         network = nn.Sequential(body.body, head)
         run = before._note(0, False)

@@ -35,6 +35,9 @@ class Training:
         Gaussian noise.
     shrinkage
         Of the whitening by known classes; `None` does not whiten.
+    smoothing
+        Where k-means looks for classes, at the start and in the end: average the features of each row with those of so
+        many nearest rows first; 0 does not, and whether groups are balanced is then decided on hidden known classes.
     held_out
         The share of labelled rows whose labels are kept from training, for an honest estimate of Known on the way.
     pretrain, pretrain_epochs
@@ -65,6 +68,7 @@ class Training:
     dropout: float = 0.0
     noise: float = 0.0
     shrinkage: float | None = None
+    smoothing: int = 0
     held_out: float = 0.0
     pretrain: str | None = None
     pretrain_epochs: int = 0
@@ -89,6 +93,7 @@ class Training:
             "dropout": 0 <= self.dropout < 1,
             "noise": self.noise >= 0,
             "shrinkage": self.shrinkage is None or 0 < self.shrinkage <= 1,
+            "smoothing": self.smoothing >= 0,
             "held_out": 0 <= self.held_out < 1,
             "pretrain": self.pretrain in (None, "simclr", "scl"),
             "pretrain_epochs": self.pretrain_epochs >= 0,
@@ -109,6 +114,7 @@ EMBEDDINGS: Mapping[str, Any] = {
     "neighbours": 10,
     "dropout": 0.1,
     "shrinkage": 0.8,
+    "smoothing": 15,
 }
 
 
