@@ -15,8 +15,11 @@ from torch import nn
 import offmap
 from offmap.deploy.drawing import drawn
 from offmap.deploy.guards import GuardFormula
+from offmap.deploy.verdicts import Verdicts
+from offmap.detection.calibrate import Calibration
 from offmap.detection.registry import example_specs
 from offmap.errors import InputError
+from offmap.requests import Layer, Needs
 
 REFUSED = {
     "batchnorm_oracle": "depends on the others in the batch",
@@ -84,10 +87,9 @@ def test_every_method_is_drawn_as_it_scores() -> None:
 def test_what_needs_more_than_features_and_logits_is_refused_with_the_reason(
     spec: str, reason: str, tmp_path: Path
 ) -> None:
-    small = world().model
-    net = offmap.Network(small, ensemble=[small]) if spec == "ensemble" else world().net
     guard = offmap.detector(spec)
-    acts = net(world().x[:200], needs=guard.needs)
+    layers = Needs(extras=tuple(request for request in guard.needs.extras if isinstance(request, Layer)))
+    acts = world().net(world().x[:200], needs=layers)
     labelled = offmap.Activations(acts.features, acts.head, np.asarray(acts.logits), acts.predictions, acts.extras)
     guard.fit(labelled)
     with pytest.raises(InputError, match="cannot be exported") as caught:
@@ -110,7 +112,31 @@ def test_confident_inputs_keep_their_digits() -> None:
     session = onnxruntime.InferenceSession(onnx_ir.to_proto(model).SerializeToString())
     fed = {spec.name: logits.numpy() for spec in session.get_inputs()}
     for guard, score in zip(guards, session.run(names, fed), strict=True):
-        np.testing.assert_allclose(score, guard.score(known), rtol=1e-9, atol=0)
+        np.testing.assert_allclose(score, guard.score(known), rtol=1e-6, atol=0)
+
+
+def test_a_p_value_of_exactly_alpha_is_not_above_it() -> None:
+    """0.35 is 0.34999999 in float32: a graph that rounds it would call such an input known."""
+    calibration = Calibration.of(np.arange(19.0), tpr=0.65)
+    score, logits = torch.arange(20, dtype=torch.float64), torch.zeros(20, 2)
+    model = drawn(Judging(calibration), {"score": score, "logits": logits}, ["p_value", "known"], None, str)
+    session = onnxruntime.InferenceSession(onnx_ir.to_proto(model).SerializeToString())
+    p_value, known = session.run(None, {"score": score.numpy(), "logits": logits.numpy()})
+    expected = calibration.verdicts(score.numpy())
+    assert 0.35 in expected.p_value
+    np.testing.assert_array_equal(p_value, expected.p_value)
+    np.testing.assert_array_equal(known, expected.known)
+
+
+class Judging(nn.Module):
+    """Verdicts alone, as `drawn` calls modules."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        super().__init__()
+        self.verdicts = Verdicts(calibration, 2)
+
+    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.verdicts(*given)
 
 
 @pytest.mark.slow

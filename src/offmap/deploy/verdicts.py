@@ -47,7 +47,8 @@ class Verdicts(nn.Module):
 
     def __init__(self, calibration: Calibration, n_classes: int) -> None:
         super().__init__()
-        self.alpha = 1 - calibration.tpr + 1e-12  # as in Calibration.verdicts
+        # as in Calibration.verdicts; a tensor, since a plain number would be drawn in float32
+        self.alpha = torch.tensor(1 - calibration.tpr + 1e-12, dtype=torch.float64)
         self.by_class = calibration.classes is not None
         scores = calibration.scores.astype(np.float64)
         if calibration.classes is None:
