@@ -1,6 +1,6 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
-const percent = (share, digits = 0) => (share === null || share === undefined ? "–" : (100 * share).toFixed(digits) + " %");
+const percent = (share, digits = 0) => (share === null || share === undefined ? "–" : (100 * share).toFixed(digits) + "\u00a0%");
 const plural = (n, one, many) => n + " " + (n === 1 ? one : many);
 
 function el(tag, options = {}, ...children) {
@@ -138,7 +138,8 @@ function card(group) {
   const box = el("article", { className: "group" + (group.name ? " named" : "") + (chosen.has(group.id) ? " chosen" : ""), id: key },
     el("div", { className: "group-head" }, pick, name, el("span", { className: "count" }, String(group.size))),
     thumbs(group.exemplars, "Typical inputs of this group"),
-    el("p", { className: "sure" }, "Together", el("meter", { min: 0, max: 1, value: group.confidence, title: percent(group.confidence) }), percent(group.confidence)),
+    el("p", { className: "sure", title: "How much nearer its inputs are to this group than to the next one" }, "Confidence",
+      el("meter", { min: 0, max: 1, value: group.confidence, ariaLabel: "Confidence" }), percent(group.confidence)),
     group.nearest.length ? el("p", { className: "near" }, "Nearest known: " + group.nearest.join(", ")) : null,
     group.doubtful.length ? el("details", { ontoggle: (event) => {
       if (event.target.open && !event.target.querySelector(".thumbs")) event.target.append(thumbs(group.doubtful, "Doubtful inputs of this group"));
@@ -185,7 +186,6 @@ function showBoard() {
   $("familiar").textContent = (familiar.length ? "Probably known after all: " + familiar.join(", ") + ". " : "") +
     (board?.discarded ? plural(board.discarded, "input is", "inputs are") + " discarded." : "");
   $("learning").hidden = !board || !board.groups.length;
-  const learned = view.versions.at(-1);
   const what = named.length ? "New: " + named.map((group) => group.name).join(", ") + "."
     : "Name at least one group first. Groups without a name stay on the pile.";
   $("learn-lead").textContent = what + " Known classes are learned along, and may lose at most " +
@@ -194,7 +194,6 @@ function showBoard() {
   $("missing").hidden = !view.missing;
   $("missing").textContent = view.missing ?? "";
   for (const control of document.querySelectorAll(".group input, .group button, .group select, .tools button")) control.disabled = Boolean(running);
-  return learned;
 }
 
 function showVersion(version) {
@@ -277,6 +276,7 @@ function showJob() {
 }
 
 function show(next) {
+  const learned = view?.job?.kind === "learn" && view.job.running && !next.job?.running && !next.job?.error;
   view = next;
   showFigures();
   showTools();
@@ -284,6 +284,10 @@ function show(next) {
   showBoard();
   showVersions();
   showJournal();
+  if (learned) {
+    toast("learned; look at what it would change");
+    $("outcome").scrollIntoView({ block: "start" });
+  }
   document.body.dataset.ready = "yes";
 }
 
