@@ -104,18 +104,25 @@ def written(model: Any, path: Path, external_data: bool, verify: Callable[[Path]
     apart = external_data or weight_bytes(model) > LARGEST
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         trial = Path(folder) / path.name
-        data = Path(folder) / f"{path.stem}-{_checksum(model)}.data" if apart else None
+        name = f"{path.stem}-{_checksum(model)}.data" if apart else None
         try:
-            ir.save(model, trial, external_data=None if data is None else data.name, size_threshold_bytes=1024)
-            verify(trial)
-            if data is not None:
-                _move(data, path.parent / data.name)
-        except StoreError:
-            raise
+            ir.save(model, trial, external_data=name, size_threshold_bytes=1024)
         except OSError as error:
             raise StoreError(f"{path}: could not be written ({error.strerror}); nothing was changed") from error
-        store.write_atomically(path, trial.read_bytes())
-    return None if data is None else path.parent / data.name
+        verify(trial)
+        if name is None:
+            store.write_atomically(path, trial.read_bytes())
+            return None
+        data = path.parent / name
+        there = data.exists()
+        _move(Path(folder) / name, data)
+        try:
+            store.write_atomically(path, trial.read_bytes())
+        except BaseException:
+            if not there:
+                data.unlink()
+            raise
+        return data
 
 
 def weight_bytes(model: Any) -> int:
