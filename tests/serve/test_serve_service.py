@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import threading
 
 import numpy as np
 import pytest
+import torch
 from serve_kit import CLASSES, KNOWN, UNKNOWN, WIDTH, guard_of, make_guard, make_network
 
 import offmap
@@ -169,6 +171,17 @@ def test_large_requests_are_run_in_batches(make):
     results = service.score(inputs=inputs)
     assert max(seen) == 16
     np.testing.assert_allclose([r["score"] for r in results], service.guard(network(inputs)).score, rtol=1e-5)
+
+
+def test_a_network_that_works_in_place_does_not_change_what_is_kept(make):
+    network = offmap.Network(torch.nn.Sequential(torch.nn.ReLU(inplace=True), *make_network().model))
+    service = make(guard_of(network), network)
+    inputs = np.full((1, 3, 4, 4), -1.0, np.float32)
+    inputs.flags.writeable = False
+    (result,) = service.score(inputs=inputs)
+    assert not result["known"]
+    (item,) = service.pile.get([result["id"]])
+    np.testing.assert_array_equal(np.load(io.BytesIO(item.content)), inputs[0])
 
 
 def test_another_guard_under_load_loses_no_request(make):

@@ -14,6 +14,7 @@ from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from offmap import __version__
@@ -71,6 +72,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(OffmapError, _on_offmap_error)
+    app.add_exception_handler(ClientDisconnect, _on_leaving)
     app.add_exception_handler(Exception, _on_bug)
     app.include_router(router)
     _add_probes(app)
@@ -243,6 +245,11 @@ async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:])
     return refusal(Refused(422, f"{where}: {first['msg']}" if where else str(first["msg"])))
+
+
+async def _on_leaving(_: Request, error: Exception) -> JSONResponse:
+    del error  # nobody is there to read this, and it is no fault of the service
+    return refusal(Refused(400, "the client left before the request was complete"))
 
 
 async def _on_bug(_: Request, error: Exception) -> JSONResponse:

@@ -6,6 +6,7 @@ Plain ASGI around the application, so that it holds for every route that is ever
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import time
@@ -21,6 +22,7 @@ from offmap.serve.settings import Settings
 from offmap.serve.watch import Watch
 
 _ADDRESSES = 10_000
+_DRAINED, _DRAIN_SECONDS = 64 * 2**20, 5.0
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _OPEN = frozenset({"/healthz", "/readyz"})
 
@@ -102,7 +104,6 @@ class Door:
                 finally:
                     self._held -= visit.expected
             else:
-                await visit.drain()
                 await refusal(scope, visit.receive, visit.send)
         except Exception:
             visit.status = 500
@@ -201,23 +202,21 @@ class _Visit:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             if self._has_body and not self._ended:
+                if self.status != 408:
+                    await self._drain()
                 # what is left of the body would be taken for the next request
                 message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
         await self._send(message)
 
-    async def drain(self) -> None:
-        """Read what a refused client is about to send, within limits: many read the answer only after that."""
-        limit = 2 * self._settings.max_body
-        if not self._has_body:
-            return
-        try:
-            async with asyncio.timeout(min(5.0, self._settings.body_seconds)):
+    async def _drain(self) -> None:
+        """Read what a refused client still sends, within limits: many read the answer only after that."""
+        limit = max(_DRAINED, 2 * self._settings.max_body)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
                 while not self._ended and self._read < limit:
                     message = await self._receive()
                     self._read += len(message.get("body", b""))
                     self._ended = not message.get("more_body", False)
-        except TimeoutError:
-            pass
 
     def _too_long(self) -> str:
         return f"the body has more than {self._settings.max_body} bytes; send it in parts"

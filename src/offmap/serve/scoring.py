@@ -201,7 +201,8 @@ class Scoring:
 
     def _judge(self, jobs: list[Job]) -> list[tuple[list[Result], list[Unknown]]]:
         deployed = jobs[0].deployed
-        rows = jobs[0].rows if len(jobs) == 1 else np.concatenate([job.rows for job in jobs])
+        # a copy even of one: a network may work in place, and what is kept must be what came
+        rows = np.concatenate([job.rows for job in jobs])
         verdicts, features = deployed.judge(jobs[0].kind, rows, self._max_batch)
         ids, now = new_ids(len(rows)), time.time()
         answers: list[tuple[list[Result], list[Unknown]]] = []

@@ -1,0 +1,337 @@
+"""The service under load: throughput against direct calls of the network, latency, and minutes of mixed requests.
+
+``python benchmarks/serve.py`` measures throughput and writes ``results/serve.json``; ``--soak 10`` sends mixed requests
+for ten minutes and writes ``results/serve-soak.json``. The server is a real ``offmap serve`` on loopback with a thread
+for its network; the clients are another process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import io
+import json
+import os
+import random
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from PIL import Image
+
+import offmap
+from offmap.nets import load_network
+from offmap.report.page import versions
+from offmap.serve import open_pile
+from worker import REPEATS, Worker
+
+RESULTS = Path(__file__).with_name("results")
+HERE = Path(__file__).parent
+BATCH, BATCHES, INPUTS = 64, 12, 512
+NPY = {"content-type": "application/x-npy"}
+
+
+def npy(array: Any) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A server of the guard in a folder, and its address."""
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)} | environment
+    command = [sys.executable, "-m", "offmap.cli", "serve", str(folder / "guard.offmap"), "--port", "0"]
+    log = folder / "server.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen([*command, *words], env=settings, stderr=stream, stdout=stream, cwd=folder)
+    try:
+        while not (found := re.search(r"http://\S+?:\d+", log.read_text())):
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.1)
+        yield process, found.group()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        print(log.read_text()[-4000:], file=sys.stderr)
+
+
+class Client:
+    """One connection that is kept."""
+
+    def __init__(self, url: str) -> None:
+        where = urlsplit(url)
+        self._connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=120)
+
+    def __call__(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Any:
+        """Send a request; status and answer."""
+        self._connection.request(method, path, body, headers or {})
+        answer = self._connection.getresponse()
+        content = answer.read()
+        return answer.status, json.loads(content) if "json" in (answer.getheader("content-type") or "") else content
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+
+def together(clients: int, work: Callable[[int], None]) -> float:
+    """Seconds that so many threads take."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(clients)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began
+
+
+def load(url: str, bodies: list[bytes], clients: int, requests: int) -> tuple[float, list[float]]:
+    """Seconds for so many requests in all over so many connections, and the seconds of each."""
+    taken: list[float] = []
+
+    def work(number: int) -> None:
+        client = Client(url)
+        for k in range(number, requests, clients):
+            began = time.perf_counter()
+            status, answer = client("POST", "/v1/score", bodies[k % len(bodies)], NPY)
+            taken.append(time.perf_counter() - began)
+            assert status == 200, answer
+        client.close()
+
+    return together(clients, work), taken
+
+
+def make_guard(folder: Path, network: offmap.Network, inputs: Any) -> Any:
+    """A guard that knows half of these inputs, saved; and what it says of them."""
+    acts = network.extract(inputs, progress=False)
+    guard = offmap.detector("react(90)|energy").fit(acts).calibrate(acts, tpr=0.5)
+    guard.save(folder / "guard.offmap")
+    return guard(acts).known
+
+
+def throughput() -> dict[str, Any]:
+    """Inputs per second of the service over those of direct calls, turn by turn in one run."""
+    with tempfile.TemporaryDirectory() as scratch, Worker(sys.executable, "serve_worker.py") as direct:
+        folder = Path(scratch)
+        inputs = np.random.default_rng(0).standard_normal((INPUTS, 3, 32, 32), np.float32)
+        known = make_guard(folder, load_network("serve_worker:resnet18"), inputs)
+        np.save(folder / "inputs.npy", inputs)
+        direct("load", file=str(folder / "inputs.npy"), batch=BATCH)
+        order = np.argsort(~known, kind="stable")  # the known first
+        few = np.concatenate([inputs[order[-BATCH // 20 :]], inputs[order[: BATCH - BATCH // 20]]])
+        all_unknown = inputs[order[-BATCH:]]
+        singles = [npy(few[k : k + 1]) for k in range(BATCH)]
+        rows = BATCH * BATCHES
+        cases: dict[str, tuple[list[bytes], int, int]] = {
+            "batches of 64, one in 21 unknown, 2 connections": ([npy(few)], 2, BATCHES),
+            "batches of 64, all unknown and stored, 2 connections": ([npy(all_unknown)], 2, BATCHES),
+            "single inputs, one in 21 unknown, 128 connections": (singles, 2 * BATCH, rows),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in ("direct", *cases)}
+        latencies: dict[str, list[float]] = {name: [] for name in cases}
+        with serving(
+            folder, "--model", "serve_worker:resnet18", "--store", str(folder / "store"), "--batch-size", str(BATCH)
+        ) as (_, url):
+            for turn in range(REPEATS + 1):
+                direct("direct", batches=BATCHES)
+                seconds["direct"].append(direct.seconds)
+                for name, (bodies, clients, requests) in cases.items():
+                    taken, each = load(url, bodies, clients, requests)
+                    seconds[name].append(taken)
+                    latencies[name] += each if turn else []
+        medians = {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
+        return {
+            "what": f"ResNet-18 on 32×32, one thread, {rows} inputs per turn, react(90)|energy; ratios of medians",
+            "turns": REPEATS,
+            "versions": versions(),
+            "inputs_per_second_direct": rows / medians["direct"],
+            "cases": {
+                name: {
+                    "throughput_over_direct": medians["direct"] / medians[name],
+                    "p50_seconds": statistics.quantiles(latencies[name], n=100)[49],
+                    "p99_seconds": statistics.quantiles(latencies[name], n=100)[98],
+                    "p99_over_p50": statistics.quantiles(latencies[name], n=100)[98]
+                    / statistics.quantiles(latencies[name], n=100)[49],
+                    "seconds": seconds[name][1:],
+                }
+                for name in cases
+            },
+            "seconds_direct": seconds["direct"][1:],
+        }
+
+
+class Soak:
+    """Clients that send good and bad requests, remember what was acknowledged, and count every answer."""
+
+    def __init__(self, url: str, inputs: Any) -> None:
+        self.url, self.inputs = url, inputs
+        self.acknowledged: set[str] = set()
+        self.answers: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.lock = threading.Lock()
+        self.stop = threading.Event()
+        out = io.BytesIO()
+        Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8)).save(out, "PNG")
+        self.picture = out.getvalue()
+
+    def good(self, rng: random.Random, client: Client) -> None:
+        """A request as it should be."""
+        kind = rng.choice(["npy", "npy", "json", "picture", "page", "metrics"])
+        if kind in ("page", "metrics"):
+            status, _ = client("GET", "/metrics" if kind == "metrics" else f"/v1/unknowns?limit={rng.randint(1, 500)}")
+        else:
+            start, rows = rng.randrange(len(self.inputs) - 16), rng.randint(1, 16)
+            part = self.inputs[start : start + rows]
+            if kind == "json":
+                body = json.dumps({"inputs": part[:2].tolist(), "references": ["a"] * len(part[:2])}).encode()
+                status, answer = client("POST", "/v1/score", body, {"content-type": "application/json"})
+            elif kind == "npy":
+                status, answer = client("POST", "/v1/score", npy(part), NPY)
+            else:
+                status, answer = client("POST", "/v1/score", self.picture, {"content-type": "image/png"})
+            if status == 200:
+                with self.lock:
+                    self.acknowledged.update(row["id"] for row in answer["results"] if not row["known"])
+        self.note(f"good {kind}", status, {200})
+
+    def bad(self, rng: random.Random, client: Client) -> None:
+        """A request that must be refused."""
+        bodies = {
+            "text": (b"hello", {"content-type": "application/json"}),
+            "nesting": (b"[" * 50_000, {"content-type": "application/json"}),
+            "empty": (b'{"inputs": []}', {"content-type": "application/json"}),
+            "nan": (npy(np.full((1, 3, 32, 32), np.nan, np.float32)), NPY),
+            "shape": (npy(np.ones((2, 7), np.float32)), NPY),
+            "broken npy": (npy(self.inputs[:4])[:-100], NPY),
+            "broken picture": (self.picture[:-200], {"content-type": "image/png"}),
+            "large": (b" " * 5_000_000, {"content-type": "application/json"}),
+        }
+        kind = rng.choice([*bodies, "garbage", "leave", "slow", "not found"])
+        if kind in bodies:
+            status, _ = client("POST", "/v1/score", *bodies[kind])
+            self.note(f"bad {kind}", status, {400, 413, 422})
+        elif kind == "not found":
+            self.note("bad not found", client("GET", "/x" * rng.randint(1, 500))[0], {404})
+        else:
+            self.raw(kind)
+
+    def raw(self, kind: str) -> None:
+        """A client that does not speak HTTP, leaves in the middle, or is slow."""
+        where = urlsplit(self.url)
+        head = b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n"
+        sent = {"garbage": os.urandom(300) + b"\r\n\r\n", "leave": head + b"{" * 5000, "slow": head}[kind]
+        with socket.create_connection((where.hostname, where.port), timeout=60) as sock:
+            sock.sendall(sent)
+            if kind == "leave":
+                self.note("bad leave", 0, {0})
+                return
+            answer = sock.recv(100)
+        self.note(f"bad {kind}", int(answer.split()[1]) if answer else 0, {400, 408, 0})
+
+    def note(self, kind: str, status: int, expected: set[int]) -> None:
+        """Count an answer, and remember one that should not have come."""
+        with self.lock:
+            self.answers[f"{kind}: {status}"] += 1
+            if status not in expected and len(self.wrong) < 20:
+                self.wrong.append(f"{kind}: {status}")
+
+    def work(self, number: int) -> None:
+        """Send until told to stop."""
+        rng = random.Random(number)
+        client = Client(self.url)
+        while not self.stop.is_set():
+            try:
+                (self.good if rng.random() < 0.6 else self.bad)(rng, client)
+            except (OSError, http.client.HTTPException) as error:
+                self.note(f"connection lost: {type(error).__name__}", -1, set())
+                client.close()
+                client = Client(self.url)
+            time.sleep(rng.uniform(0, 0.04))
+        client.close()
+
+    def reload(self) -> int:
+        """Have the guard read again."""
+        client = Client(self.url)
+        status, _ = client("POST", "/v1/guard/reload")
+        client.close()
+        return int(status)
+
+
+def anonymous(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.partition("RssAnon:")[2].split()[0])
+
+
+def soak(minutes: float) -> dict[str, Any]:
+    """Memory, lost items and wrong answers over some minutes of mixed requests, with a reload every 20 seconds."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, store = Path(scratch), Path(scratch) / "store"
+        inputs = np.random.default_rng(0).random((256, 3, 32, 32), np.float32)
+        make_guard(folder, load_network("serve_worker:small_cnn"), inputs)
+        limits = {"OFFMAP_MAX_BODY": "2000000", "OFFMAP_BODY_SECONDS": "3", "OFFMAP_PILE_BYTES": str(8 * 2**30)}
+        limits["OFFMAP_PILE_ITEMS"] = "10000000"
+        words = ("--model", "serve_worker:small_cnn", "--store", str(store))
+        memory: list[int] = []
+        reloads: Counter[int] = Counter()
+        with serving(folder, *words, **limits) as (process, url):
+            clients = Soak(url, inputs)
+            threads = [threading.Thread(target=clients.work, args=(number,)) for number in range(8)]
+            for thread in threads:
+                thread.start()
+            seconds = int(60 * minutes)
+            for second in range(seconds):
+                time.sleep(1)
+                memory.append(anonymous(process.pid))
+                if second % 20 == 19:
+                    reloads[clients.reload()] += 1
+            clients.stop.set()
+            for thread in threads:
+                thread.join()
+            alive = process.poll() is None
+        pile = open_pile(store)
+        kept = {item.id for block in pile.blocks(4096, status=None, contents=False) for item in block}
+        pile.close()
+        fifth = max(seconds // 5, 1)
+        early, late = statistics.median(memory[fifth : 2 * fifth]), statistics.median(memory[-fifth:])
+        good = sum(count for name, count in clients.answers.items() if name.startswith("good"))
+        return {
+            "what": "small CNN on 32×32, 8 clients, good and bad requests, a reload every 20 seconds",
+            "minutes": minutes,
+            "versions": versions(),
+            "requests": {"good": good, "bad": sum(clients.answers.values()) - good},
+            "answers": dict(sorted(clients.answers.items())),
+            "unexpected_answers": clients.wrong,
+            "reloads": {str(status): count for status, count in reloads.items()},
+            "acknowledged_unknowns": len(clients.acknowledged),
+            "lost": len(clients.acknowledged - kept),
+            "alive_at_the_end": alive,
+            "memory_last_fifth_over_second_fifth": late / early,
+            "memory_mib": {"second_fifth": early / 2**20, "last_fifth": late / 2**20, "most": max(memory) / 2**20},
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--soak", type=float, metavar="MINUTES")
+    chosen = parser.parse_args()
+    name, found = ("serve", throughput()) if chosen.soak is None else ("serve-soak", soak(chosen.soak))
+    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    print(json.dumps(found, indent=1, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()
