@@ -329,6 +329,7 @@ def test_mistakes_are_told_in_a_sentence(plain: Path, tmp_path: Path) -> None:
     refused(InputError, "another network: the model's head .*6 classes", more, guard, out, x)
     refused(InputError, "16 features per input; .* fitted on 5", here.model, narrow, out, x)
     refused(InputError, "shape of the model's inputs is not known", here.model, guard, out)
+    refused(InputError, r"does not take inputs of the shape \(5,\)", here.model, guard, out, shape=(5,))
     refused(InputError, "sizes of one input", here.model, guard, out, shape=(3, 0, 6))
     refused(InputError, "give an array of inputs", here.model, guard, out, "pictures")
     refused(InputError, "3 names for 4 logits", here.model, guard, out, x, classes=["a", "b", "c"])

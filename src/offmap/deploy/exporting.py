@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from offmap.deploy.probes import BATCH, as_inputs, declared_inputs, noise_like, 
 from offmap.deploy.tapped import tapped
 from offmap.deploy.verify import Agreement, agreement, references
 from offmap.detection import Detector
-from offmap.errors import InputError, StoreError
+from offmap.errors import InputError, OffmapError, StoreError
 from offmap.network import Network
+from offmap.network.batches import is_array
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def export(
     net, own_classes, own_shape = _network(model, weights, layer)
     inputs = _inputs(net, example, shape or own_shape, seed)
     few = rows_of(inputs, slice(0, 2))
-    _check_classes(classes, net(few).n_classes)
+    _check_classes(classes, _classes(net, few))
     _same_head(checked, net)
     expected = references(net, checked, probes(inputs, seed))
     graph = tapped(net, few)
@@ -185,6 +186,19 @@ def _inputs(net: Network, example: Any, shape: Sequence[int] | None, seed: int) 
     if min(shape, default=0) < 1:
         raise InputError(f"shape={tuple(shape)}: give the sizes of one input, such as (3, 32, 32)")
     return noise_like(np.empty((1, *shape), np.float32), BATCH, seed)
+
+
+def _classes(net: Network, inputs: Any) -> int:
+    """How many classes the network knows, from a first run that also finds its head."""
+    try:
+        return net(inputs).n_classes
+    except OffmapError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # whatever the user's model raises
+        arrays = inputs if isinstance(inputs, Mapping) else {"": inputs}
+        shapes = ", ".join(str(tuple(value.shape[1:])) for value in arrays.values() if is_array(value))
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"the model does not take inputs of the shape {shapes}: {reason}") from error
 
 
 def _same_head(guard: Detector, net: Network) -> None:
