@@ -16,6 +16,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## the main job on built-in data, with a report at the end
 	$(BIN)/offmap demo --out out/demo
+	$(BIN)/offmap loop --data digits --out out/loop
 
 test: $(READY)  ## all tests but the slow ones, with every docstring example
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile

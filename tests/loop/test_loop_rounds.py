@@ -36,10 +36,10 @@ def done():
 def test_a_round_learns_new_classes_and_keeps_the_old(done):
     assert done.accepted
     assert len(done.new_names) == NEW
-    assert done.after.known >= done.before.known - 0.02
+    assert done.after.known >= done.before.known - 0.03
     assert done.before.new == 0.0
     assert done.after.new > 0.9
-    assert done.before.accepted_new < 0.1 < 0.9 < done.after.accepted_new
+    assert done.before.accepted_new < 0.1 < 0.8 < done.after.accepted_new
     assert done.state is done.new
     fresh, stream = world(seed=1)
     found = done.new.learned.predict(stream)
@@ -81,7 +81,7 @@ def test_forgetting_is_not_deployed():
     pile = Part.of(over, np.full(len(over), OLD))
     done = learn_classes(state, pile, {OLD: "false ant"}, learner="prototypes")
     assert not done.accepted
-    assert "a fall of up to 2.0% is allowed" in done.reason
+    assert "a fall of up to 3.0% is allowed" in done.reason
     assert done.state is state
     assert "NOT accepted" in done.summary()
     allowed = learn_classes(state, pile, {OLD: "false ant"}, learner="prototypes", max_forgetting=1.0)

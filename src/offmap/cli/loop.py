@@ -36,7 +36,7 @@ def loop(
     new: Annotated[str, typer.Option("--new", help="How many new classes a round looks for, or auto.")] = "auto",
     max_forgetting: Annotated[
         float, typer.Option(help="By how much accuracy on known classes may fall; a round beyond that is not kept.")
-    ] = 0.02,
+    ] = 0.03,
     min_size: Annotated[int, typer.Option(min=5, help="Groups smaller than this wait.")] = 20,
     space: Annotated[str, typer.Option(help="What is grouped: auto, inputs or features.")] = "auto",
     out: Annotated[Path, typer.Option(help="The folder for the report, the guard and what was learned.")] = Path(

@@ -50,7 +50,7 @@ def serve(
             help="By how much accuracy on known classes may fall; beyond that nothing is deployed.",
             rich_help_panel=_LEARNING,
         ),
-    ] = 0.02,
+    ] = 0.03,
     host: Annotated[str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")] = None,
     port: Annotated[int | None, typer.Option(help="The port; 8000 by default, 0 for a free one.")] = None,
     store: Annotated[

@@ -17,7 +17,7 @@ from offmap.loop.parts import Array, Part, Space
 from offmap.loop.result import Round, evaluate
 from offmap.loop.state import State, refitted, with_features_of
 
-MAX_FORGETTING = 0.02
+MAX_FORGETTING = 0.03
 MIN_SIZE = 20
 METHOD: MethodName = "spectral"  # groups flagged digits better than "auto" does, on seeds 0 to 4 of `digits_world`
 
