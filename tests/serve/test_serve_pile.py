@@ -119,6 +119,15 @@ def test_marks_hide_and_show_but_never_delete(pile):
             call()
 
 
+def test_items_can_be_forgotten_for_good(pile):
+    added = items(6, size=50)
+    pile.add(added)
+    assert pile.forget([added[1].id, added[4].id, "gone"]) == 2
+    left = [added[k] for k in (0, 2, 3, 5)]
+    assert all_ids(pile) == [item.id for item in left]
+    assert pile.totals() == (4, sum(item.bytes for item in left))
+
+
 def test_features_come_in_blocks_of_one_width_and_by_ids(pile):
     narrow, wide = items(5), [Unknown(id, time.time(), 0.0, 0.1, features=np.ones(9, np.float32)) for id in new_ids(2)]
     pile.add([*narrow, *wide, *items(1, start=7)])
@@ -241,6 +250,31 @@ def test_it_is_there_when_opened_again(store):
     again = open_pile(store)
     assert all_ids(again) == [item.id for item in added]
     again.close()
+
+
+def test_a_backup_of_a_pile_in_use_is_whole(tmp_path):
+    """As the page on operations says: SQLite's own backup, while the service writes."""
+    pile = open_pile(tmp_path / "store")
+    stop = threading.Event()
+
+    def add():
+        while not stop.is_set():
+            pile.add(items(5, size=1000))
+
+    writer = threading.Thread(target=add)
+    writer.start()
+    (tmp_path / "copy").mkdir()
+    for _ in range(5):
+        with sqlite3.connect(tmp_path / "store" / FILE) as source, sqlite3.connect(tmp_path / "copy" / FILE) as target:
+            source.backup(target)
+    stop.set()
+    writer.join()
+    copy = open_pile(tmp_path / "copy")
+    kept = all_ids(copy)
+    assert len(kept) == copy.totals()[0] > 0
+    assert kept == all_ids(pile)[: len(kept)]
+    copy.close()
+    pile.close()
 
 
 def test_a_full_disk_is_an_error_and_not_the_end(tmp_path):

@@ -49,6 +49,16 @@ def create_app(
         Paths that need no token, for pages that hold no data.
     close
         Whether the service ends with the application.
+
+    Examples
+    --------
+    >>> import offmap, tempfile, numpy as np
+    >>> known = offmap.Activations(np.random.default_rng(0).random((100, 2)), head=offmap.Head(np.eye(2)))
+    >>> guard = offmap.detector("energy").fit(known).calibrate(known)
+    >>> from offmap.serve import Settings
+    >>> with Service(guard, settings=Settings(store=tempfile.mkdtemp())) as service:
+    ...     sorted(create_app(service).openapi()["paths"])[:4]
+    ['/healthz', '/metrics', '/readyz', '/v1/guard']
     """
 
     @asynccontextmanager

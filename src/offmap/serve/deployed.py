@@ -136,7 +136,13 @@ class Deployed:
 
 
 def checked_names(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Class names as a tuple of text, all different."""
+    """Class names as a tuple of text, all different.
+
+    Examples
+    --------
+    >>> checked_names(["ant", "bee"])
+    ('ant', 'bee')
+    """
     if names is None:
         return None
     found = tuple(map(str, names))

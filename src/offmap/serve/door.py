@@ -120,9 +120,9 @@ class Door:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
             self._check_names(headers)
+            self._check_rate(scope)  # before the token, so that tokens are not guessed quickly either
             if scope["path"] not in self._open:
                 self._check_token(headers)
-            self._check_rate(scope)
             visit.check_size(headers)
             if self._running > self._settings.max_requests or self._held + visit.expected > self._settings.max_memory:
                 raise Refused(503, "too many requests at a time; come back in a moment")
@@ -137,7 +137,8 @@ class Door:
         if origin is not None and urlsplit(origin).netloc != host:
             raise Refused(403, f"requests from pages of {origin[:100]} are not taken")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if self._digest is None and self._settings.is_loopback and name not in _LOCAL_NAMES:
+        # browsers always name a host; a probe that does not is none
+        if host and self._digest is None and self._settings.is_loopback and name not in _LOCAL_NAMES:
             raise Refused(403, f"host {host[:100]!r}: without a token only this machine's own names are answered")
 
     def _check_token(self, headers: dict[str, str]) -> None:
@@ -223,7 +224,13 @@ class _Visit:
 
 
 def refusal(error: Refused) -> JSONResponse:
-    """The answer that says so."""
+    """The answer that says so.
+
+    Examples
+    --------
+    >>> refusal(Refused(404, "there is no such item")).body
+    b'{"error":"there is no such item"}'
+    """
     headers: dict[str, str] = {}
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"

@@ -213,6 +213,18 @@ class Pile:
                 )
         return found
 
+    def forget(self, ids: Sequence[str]) -> int:
+        """Delete items for good, as someone may have the right to ask. Returns how many there were."""
+        found = 0
+        with self.database.writing() as session:
+            self._count(session, 0, 0)
+            for part in _parts(ids):
+                marks = ", ".join("?" * len(part))
+                sizes = session.execute(f"DELETE FROM unknown WHERE id IN ({marks}) RETURNING bytes", part)
+                self._count(session, -len(sizes), -sum(size for (size,) in sizes))
+                found += len(sizes)
+        return found
+
     def page(self, limit: int, after: int = 0, status: str | None = None) -> Page:
         """At most `limit` items behind the place `after`, without features and contents.
 

@@ -115,7 +115,14 @@ class Protocol(H11Protocol):
 
 
 def bind(settings: Settings) -> socket.socket:
-    """A socket on the address and port of the settings, after checking that it may be opened."""
+    """A socket on the address and port of the settings, after checking that it may be opened.
+
+    Examples
+    --------
+    >>> with bind(Settings(port=0)) as bound:
+    ...     address(bound).rpartition(":")[0]
+    'http://127.0.0.1'
+    """
     settings.check_exposure()
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
@@ -129,7 +136,14 @@ def bind(settings: Settings) -> socket.socket:
 
 
 def address(bound: socket.socket) -> str:
-    """The URL at which a socket is reached."""
+    """The URL at which a socket is reached.
+
+    Examples
+    --------
+    >>> with bind(Settings(host="::1", port=0)) as bound:
+    ...     address(bound).rpartition(":")[0]
+    'http://[::1]'
+    """
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

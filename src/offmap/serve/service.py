@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from offmap.activations import as_array
 from offmap.detection import Detector
-from offmap.errors import InputError
+from offmap.errors import InputError, StoreError
 from offmap.network import Network
 from offmap.serve.deployed import Deployed, Kind, checked_names
 from offmap.serve.refusals import Refused
@@ -178,7 +179,11 @@ class Service:
 
     def metrics(self) -> bytes:
         """The text that Prometheus reads."""
-        return self.watch.exposition(self.pile.totals, self.scoring.waiting_rows)
+        try:
+            totals: tuple[float, float] = self.pile.totals()
+        except StoreError:
+            totals = (math.nan, math.nan)  # the other figures matter most when the store is gone
+        return self.watch.exposition(*totals, self.scoring.waiting_rows)
 
     def close(self) -> None:
         """Answer what was accepted, then close the pile and give the folder back."""

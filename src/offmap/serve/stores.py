@@ -65,7 +65,7 @@ class Sqlite:
     def __init__(self, file: Path) -> None:
         self.file = file
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is unknown may be private
         except OSError as error:
             raise StoreError(f"{file.parent}: the store's folder cannot be made ({error.strerror})") from error
         self._lock = threading.Lock()
@@ -165,7 +165,7 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StoreError(f"{folder}: the folder cannot be used ({error.strerror})") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -133,10 +132,9 @@ class Watch:
                 },
             }
 
-    def exposition(self, totals: Callable[[], tuple[int, int]], waiting: int) -> bytes:
+    def exposition(self, pile_items: float, pile_bytes: float, waiting: int) -> bytes:
         """The text that Prometheus reads."""
-        items, size = totals()
-        self.pile_items.set(items)
-        self.pile_bytes.set(size)
+        self.pile_items.set(pile_items)
+        self.pile_bytes.set(pile_bytes)
         self.waiting.set(waiting)
         return generate_latest(self.registry)
