@@ -103,6 +103,16 @@ def test_what_the_file_says_of_itself(guarded: tuple[Path, offmap.Detector]) -> 
     assert facts["offmap.calibration_inputs"] == "200"
 
 
+def test_the_file_holds_standard_operators_and_no_traces_of_where_it_was_made(
+    guarded: tuple[Path, offmap.Detector],
+) -> None:
+    path, _ = guarded
+    assert {node.domain for node in onnx.load(path).graph.node} <= {"", "ai.onnx"}
+    content = path.read_bytes()
+    for trace in (b"stack_trace", b".py", str(Path(offmap.__file__).parent).encode(), str(Path.home()).encode()):
+        assert trace not in content
+
+
 def test_broken_inputs_are_never_known(guarded: tuple[Path, offmap.Detector]) -> None:
     path, _ = guarded
     x = world().x[:4].copy()

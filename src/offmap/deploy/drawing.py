@@ -69,7 +69,22 @@ def drawn(
     except Exception as error:  # torch raises kinds of its own for everything it cannot draw
         raise InputError(failed(_reason(error))) from error
     assert program is not None
-    return program.model
+    return _without_traces(program.model)
+
+
+def _without_traces(model: Any) -> Any:
+    """The graph without torch's notes on where in whose source each node came from."""
+    for graph in (model.graph, *model.graph.subgraphs()):
+        graph.metadata_props.clear()
+        for node in graph:
+            node.metadata_props.clear()
+            node.doc_string = None
+            for value in node.outputs:
+                value.metadata_props.clear()
+        for value in (*graph.inputs, *graph.initializers.values()):
+            value.metadata_props.clear()
+    model.metadata_props.clear()
+    return model
 
 
 def two_rows(tensor: Tensor) -> Tensor:
