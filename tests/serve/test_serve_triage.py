@@ -227,6 +227,12 @@ def test_without_labelled_inputs_it_groups_and_says_what_is_missing(tmp_path):
         world.close()
 
 
+def test_a_learner_that_makes_new_features_needs_a_network(world):
+    for learner, words in (("opencon", "give --model"), ("finetune", "give --model"), ("magic", "choose one of")):
+        with pytest.raises(InputError, match=words):
+            Triage(world.service, world.known, learner=learner)
+
+
 def test_another_guard_at_the_start_is_not_replaced(world):
     world.meet()
     board = world.grouped()

@@ -144,10 +144,10 @@ class Journal:
         rows = self._read("SELECT id, ids FROM proposal WHERE open = 1 ORDER BY id DESC LIMIT 1")
         return None if not rows else (int(rows[0][0]), json.loads(rows[0][1]))
 
-    def close_proposal(self, number: int) -> None:
-        """It is done with."""
+    def close_proposals(self) -> None:
+        """They are done with: the known classes are others now."""
         with self._writing() as write:
-            write("UPDATE proposal SET open = 0 WHERE id = ?", [number])
+            write("UPDATE proposal SET open = 0")
 
     def reopen_proposal(self, number: int) -> None:
         """Bring it back, after a rollback."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from offmap.errors import InputError, OffmapError
 from offmap.loop import State, learn_classes, propose, start
+from offmap.loop.learners import LEARNERS
 from offmap.loop.rounds import MAX_FORGETTING
 from offmap.serve.refusals import Refused, one_sentence
 from offmap.serve.service import Service
@@ -69,6 +70,10 @@ class Triage:
         learner: str = "auto",
         **settings: Any,
     ) -> None:
+        if learner not in ("auto", *LEARNERS):
+            raise InputError(f"learner={learner!r}: choose one of auto, {', '.join(LEARNERS)}")
+        if service.network is None and learner in ("finetune", "opencon"):
+            raise InputError(f"learner={learner!r}: it makes new features, so a network is needed; give --model")
         self.service, self.known = service, known
         self._options = {"learner": learner, "max_forgetting": max_forgetting, **settings}
         self.journal = Journal(service.store_dir)
@@ -141,6 +146,7 @@ class Triage:
     def deploy(self, number: int) -> None:
         """Put a version in service."""
         with self._lock:
+            self._idle()
             version = self.journal.version(number)
             if version is None or version.base != self._base_version:
                 raise Refused(404, f"version {number}: there is no such version of this guard")
@@ -150,12 +156,13 @@ class Triage:
                 raise Refused(409, f"version {number} was learned on top of another one; learn again from here")
             self._put(number, "deploy")
             self._settle(number)
-            self.journal.close_proposal(version.proposal)
+            self.journal.close_proposals()
             self._board = None
 
     def rollback(self) -> None:
         """Put back what was in service before the version that is."""
         with self._lock:
+            self._idle()
             version = self.journal.version(self.journal.current)
             if version is None:
                 raise Refused(409, "what the service was started with is in service; there is nothing to roll back")
@@ -228,9 +235,12 @@ class Triage:
         board = self._board_now()
         if board is None or board.number != number:
             raise Refused(409, "the groups have changed meanwhile; look at the page again")
+        self._idle()
+        return board
+
+    def _idle(self) -> None:
         if self._job is not None and self._job.running:
             raise Refused(409, "something is being worked on; wait until it is done")
-        return board
 
     def _folder(self, number: int) -> Any:
         return self.service.store_dir / "proposals" / str(number)
@@ -249,8 +259,7 @@ class Triage:
 
     def _start(self, kind: str, words: str, work: Callable[[], None]) -> None:
         with self._lock:
-            if self._job is not None and self._job.running:
-                raise Refused(409, "something is being worked on; wait until it is done")
+            self._idle()
             self._job = Job(kind, words, 0.0)
 
         def run() -> None:
@@ -301,6 +310,8 @@ class Triage:
         board = self._board_now()
         assert board is not None
         state = self._loop_state()
+        if board.n_known != len(state.known.class_names):
+            raise InputError("the groups were made beside other known classes; group the pile again")
         ids, pile = read_pile(
             self.service.pile, state.network, self.service.deployed.width, self.service.settings, board.ids
         )

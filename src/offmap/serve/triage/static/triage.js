@@ -270,6 +270,8 @@ function showJob() {
   const job = view.job;
   $("job").hidden = !job || (!job.running && !job.error);
   if (!job) return;
+  const home = $(job.kind === "learn" && view.board ? "learn-job" : "group-job");
+  if ($("job").parentElement !== home) home.append($("job"));
   $("job-words").textContent = job.words.charAt(0).toUpperCase() + job.words.slice(1) + (job.running ? " …" : "");
   $("job-share").hidden = !job.running;
   $("job-share").value = job.share;
