@@ -1,0 +1,110 @@
+"""`offmap loop` as a script uses it: features and pictures of one's own, several rounds, refusals in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import offmap
+from offmap.cli import app
+from offmap.loop import Learned
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    truth = np.arange(600) % 6
+    rows = 6 * np.eye(8)[truth] + rng.normal(size=(600, 8))
+    old = truth < 4
+    np.savez(tmp_path / "all.npz", features=rows, labels=np.where(old, truth, -1))
+    np.savez(tmp_path / "known.npz", features=rows[old], labels=np.array(["ant", "bee", "cat", "dog"])[truth[old]])
+    np.savez(tmp_path / "five.npz", features=rows[truth == 4])
+    np.savez(tmp_path / "six.npz", features=rows[truth == 5])
+    return tmp_path
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["loop", *words])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_rows_without_a_label_are_the_pile(folder: Path) -> None:
+    code, out, error = run("--data", str(folder / "all.npz"), "--out", str(folder / "out"), "--detector", "knn(5)")
+    assert code == 0, error
+    assert "2 new classes beside 4" in out
+    assert "accepted: accuracy on known classes" in out
+    assert (folder / "out" / "round-1.html").read_text().startswith("<!doctype html>")
+    learned = Learned.load(folder / "out")
+    guard = offmap.load(folder / "out" / "guard.offmap")
+    assert len(learned.class_names) == guard.n_classes == 6
+    assert json.loads((folder / "out" / "classes.json").read_text()) == list(learned.class_names)
+
+
+def test_each_pile_is_a_round(folder: Path) -> None:
+    words = ["--data", str(folder / "known.npz"), "--pile", str(folder / "five.npz"), "--pile", str(folder / "six.npz")]
+    code, out, error = run(*words, "--new", "1", "--json", "--out", str(folder / "out"))
+    assert code == 0, error
+    first, second = json.loads(out)["rounds"]
+    assert first["round"]["classes"][:4] == ["ant", "bee", "cat", "dog"]
+    assert [len(one["round"]["classes"]) for one in (first, second)] == [5, 6]
+    assert second["round"]["after"]["known"] > 0.95
+
+
+def test_pictures_train_a_small_network_first(tmp_path: Path) -> None:
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for name, corner in {"known/a": (0, 0), "known/b": (0, 4), "known/c": (4, 0), "new": (4, 4)}.items():
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(80):
+            pixels = rng.integers(0, 60, (8, 8), dtype=np.uint8)
+            pixels[corner[0] : corner[0] + 4, corner[1] : corner[1] + 4] += 150
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    words = ["--data", str(tmp_path / "known"), "--pile", str(tmp_path / "new"), "--gray", "--new", "1", "--json"]
+    code, out, error = run(*words, "--out", str(tmp_path / "out"))
+    assert code == 0, error
+    (only,) = json.loads(out)["rounds"]
+    assert only["round"]["settings"]["learner"] == "finetune"
+    assert only["round"]["accepted"], only
+    assert only["round"]["after"]["new"] > 0.9
+
+
+@pytest.mark.slow
+def test_digits_are_built_in(tmp_path: Path) -> None:
+    words = ["--known", "9", "--learner", "prototypes", "--max-forgetting", "0.2", "--json", "--out", str(tmp_path)]
+    code, out, error = run(*words)
+    assert code == 0, error
+    found = json.loads(out)
+    assert found["before"] < found["oracle"] > 0.9
+    assert found["rounds"][0]["flagged_unknown"] <= found["rounds"][0]["flagged"]
+    assert "A network that knows 9 digits meets 10" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--data", "nothing.npz"], "there is no such file"),
+        (["--new", "many"], "a whole number or auto"),
+        (["--known", "1"], "2 to 9 digits are known"),
+        (["--rounds", "9"], "every round brings a new one"),
+    ],
+)
+def test_refusals_are_one_line(words: list[str], sentence: str, tmp_path: Path) -> None:
+    code, out, error = run(*words, "--out", str(tmp_path / "out"))
+    assert code == 1
+    assert out == ""
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_labelled_rows_without_a_pile_are_refused(folder: Path) -> None:
+    code, _, error = run("--data", str(folder / "known.npz"), "--out", str(folder / "out"))
+    assert code == 1
+    assert "name a pile with --pile" in error
+    code, _, error = run("--data", str(folder / "five.npz"), "--out", str(folder / "out"))
+    assert code == 1
+    assert "it has no labels" in error
