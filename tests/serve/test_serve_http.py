@@ -355,6 +355,20 @@ def test_chunked_bodies_are_measured(server):
     assert raw(server, head + 4 * chunk).startswith(b"HTTP/1.1 413 ")
 
 
+def test_a_body_without_end_is_refused_and_then_cut(server):
+    head = b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    where = urlsplit(server.url)
+    with socket.create_connection((where.hostname, where.port), timeout=10) as sock:
+        sock.sendall(head + 4 * chunk)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")
+        end = time.monotonic() + 20
+        with contextlib.suppress(OSError):
+            while time.monotonic() < end:
+                sock.sendall(chunk)
+        assert time.monotonic() < end, "it must not be read for ever"
+
+
 def test_pages_of_other_sites_are_refused(server):
     assert server.call("GET", "/v1/guard", headers={"origin": "http://evil.example"})[0] == 403
     assert server.call("GET", "/v1/guard", headers={"host": "evil.example"})[0] == 403

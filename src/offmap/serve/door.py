@@ -6,7 +6,6 @@ Plain ASGI around the application, so that it holds for every route that is ever
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import time
@@ -22,7 +21,6 @@ from offmap.serve.settings import Settings
 from offmap.serve.watch import Watch
 
 _ADDRESSES = 10_000
-_DRAINED, _DRAIN_SECONDS = 64 * 2**20, 5.0
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _OPEN = frozenset({"/healthz", "/readyz"})
 
@@ -96,15 +94,15 @@ class Door:
         self._running += 1
         self._watch.running.set(self._running)
         try:
-            refusal = self._refusal(scope, visit)
-            if refusal is None:
+            answer = self._refusal(scope, visit)
+            if answer is None:
                 self._held += visit.expected
                 try:
                     await self._app(scope, visit.receive, visit.send)
                 finally:
                     self._held -= visit.expected
             else:
-                await refusal(scope, visit.receive, visit.send)
+                await answer(scope, visit.receive, visit.send)
         except Exception:
             visit.status = 500
             raise
@@ -167,14 +165,12 @@ class _Visit:
         self._deadline = time.monotonic() + settings.body_seconds
         self._read = 0
         self._ended = False
-        self._has_body = False
         self.expected = 0  # bytes of the body, as far as the head tells
         self.status = 0
 
     def check_size(self, headers: dict[str, str]) -> None:
         length = headers.get("content-length")
         chunked = "transfer-encoding" in headers
-        self._has_body = chunked or length not in (None, "0")
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise Refused(415, "content-encoding: compressed bodies are not taken; send the body as it is")
         # a body of unknown length may be as long as any
@@ -202,22 +198,9 @@ class _Visit:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._has_body and not self._ended:
-                if self.status != 408:
-                    await self._drain()
-                # what is left of the body would be taken for the next request
+            if self.status == 408:  # of any other refused body the server skips the rest, so that the answer is read
                 message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
         await self._send(message)
-
-    async def _drain(self) -> None:
-        """Read what a refused client still sends, within limits: many read the answer only after that."""
-        limit = max(_DRAINED, 2 * self._settings.max_body)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while not self._ended and self._read < limit:
-                    message = await self._receive()
-                    self._read += len(message.get("body", b""))
-                    self._ended = not message.get("more_body", False)
 
     def _too_long(self) -> str:
         return f"the body has more than {self._settings.max_body} bytes; send it in parts"
