@@ -54,6 +54,20 @@ def test_each_pile_is_a_round(folder: Path) -> None:
     assert second["round"]["after"]["known"] > 0.95
 
 
+def test_held_out_inputs_calibrate_and_measure(folder: Path) -> None:
+    given = np.load(folder / "all.npz")
+    features, labels = given["features"], given["labels"]
+    half = np.arange(len(labels)) // 6 % 2 == 0
+    np.savez(folder / "train.npz", features=features[half], labels=labels[half])
+    np.savez(folder / "held.npz", features=features[~half], labels=labels[~half])
+    words = ["--data", str(folder / "train.npz"), "--held-out", str(folder / "held.npz"), "--json"]
+    code, out, error = run(*words, "--out", str(folder / "out"))
+    assert code == 0, error
+    by_class = json.loads(out)["rounds"][0]["round"]["before"]["by_class"]
+    known = int(((labels >= 0) & ~half).sum())
+    assert sum(count for _, count, _ in by_class[:4]) == pytest.approx(known / 2, abs=2)
+
+
 def test_pictures_train_a_small_network_first(tmp_path: Path) -> None:
     from PIL import Image
 

@@ -227,6 +227,15 @@ def test_without_labelled_inputs_it_groups_and_says_what_is_missing(tmp_path):
         world.close()
 
 
+def test_texts_name_their_groups(world):
+    labels = OLD + np.arange(60) % 2
+    words = [f"where is my {'card' if label == OLD else 'parcel'} number {i}" for i, label in enumerate(labels)]
+    world.service.score(features=rows_of(labels, 1), references=words)
+    board = world.grouped()
+    suggestions = [group["suggestion"] for group in board["groups"]]
+    assert all(any(word in one for one in suggestions) for word in ("card", "parcel")), suggestions
+
+
 def test_a_learner_that_makes_new_features_needs_a_network(world):
     for learner, words in (("opencon", "give --model"), ("finetune", "give --model"), ("magic", "choose one of")):
         with pytest.raises(InputError, match=words):

@@ -26,8 +26,9 @@ def write_digits(folder: Path) -> dict[str, np.ndarray]:
     (folder / "digitsnet.py").write_text(MODEL)
     save_file(state.network.model.state_dict(), folder / "net.safetensors")
     state.guard.save(folder / "guard.offmap")
-    whole = known.train + known.calibration + known.held_out
-    np.savez(folder / "known.npz", inputs=whole.inputs, labels=whole.labels, classes=np.array(list("012345")))
+    held = known.calibration + known.held_out
+    np.savez(folder / "known.npz", inputs=known.train.inputs, labels=known.train.labels)
+    np.savez(folder / "held.npz", inputs=held.inputs, labels=held.labels)
     (folder / "classes.txt").write_text("\n".join("012345"))
     stream = world.streams[0]
     return {

@@ -25,6 +25,13 @@ def loop(
             "folder of pictures in class folders, or inputs for --model. Rows labelled -1 are the pile."
         ),
     ] = "digits",
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labelled inputs that the network was not trained on, to calibrate and to look for forgetting; a part "
+            "of --data otherwise."
+        ),
+    ] = None,
     pile: Annotated[
         list[Path] | None,
         typer.Option(help="Inputs without labels; may be given again: each is a round. The guard flags among them."),
@@ -61,7 +68,7 @@ def loop(
     if data == "digits":
         _digits(known, rounds, detector, seed, out, as_json, options)
     else:
-        _own(Path(data), pile or [], rounds, detector, seed, out, as_json, inputs, options)
+        _own(Path(data), held_out, pile or [], rounds, detector, seed, out, as_json, inputs, options)
 
 
 def _digits(known: int, rounds: int, guard: str, seed: int, out: Path, as_json: bool, options: dict[str, Any]) -> None:
@@ -111,6 +118,7 @@ def _digits(known: int, rounds: int, guard: str, seed: int, out: Path, as_json: 
 
 def _own(
     data: Path,
+    held_out: Path | None,
     piles: list[Path],
     rounds: int,
     guard: str,
@@ -131,7 +139,11 @@ def _own(
     if labels is None:
         raise InputError(f"{data}: it has no labels; give labelled inputs, -1 where unknown")
     network = None if inputs.model is None else inputs.network()
-    state = begin(guard, labels, network=network, head=head, class_names=names or None, seed=seed, **arrays)
+    aside: dict[str, Any] = {}
+    if held_out is not None:
+        kept, own, _, _ = _read(held_out, inputs)
+        aside = {"held_out": (own, kept)}
+    state = begin(guard, labels, network=network, head=head, class_names=names or None, seed=seed, **aside, **arrays)
     streams = [_read(path, inputs)[0] for path in piles]
     if not streams:
         hidden = {name: array[labels < 0] for name, array in arrays.items()}

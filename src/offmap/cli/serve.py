@@ -41,6 +41,14 @@ def serve(
             rich_help_panel=_LEARNING,
         ),
     ] = None,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labelled inputs that the network was not trained on, to calibrate and to look for forgetting; a part "
+            "of --known otherwise.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = None,
     learner: Annotated[
         str, typer.Option(help="auto, prototypes, finetune or opencon.", rich_help_panel=_LEARNING)
     ] = "auto",
@@ -102,7 +110,7 @@ def serve(
     bound = bind(chosen)
     files = Files(guard, model, weights, layer, classes)
     service = Service(*files.load(), chosen, files.load)
-    triage = Triage(service, None if known is None else KnownData(known), max_forgetting, learner)
+    triage = Triage(service, None if known is None else KnownData(known, held_out), max_forgetting, learner)
     run(
         service,
         bound,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ def begin(
     network: Network | None = None,
     head: Head | None = None,
     class_names: Sequence[str] | None = None,
+    held_out: tuple[Any, Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> State:
     """A state to begin rounds with, from labelled data.
@@ -45,6 +46,8 @@ def begin(
         The last layer over given features; class means when absent.
     class_names
         One per class.
+    held_out
+        Labels, and features or inputs by name, that the network was not trained on; see `Known.of`.
     seed
         Of the split into parts, and of training.
 
@@ -55,22 +58,17 @@ def begin(
     >>> begin("knn(5)", truth, features=4 * np.eye(5)[truth] + rng.normal(size=(300, 5))).known
     Known(3 classes: 180 to train, 60 to calibrate, 60 held out)
     """
-    own = np.asarray(labels)
-    keep = own >= 0
-    if not keep.any():
-        raise InputError("no input has a label; some are needed to know what is known")
     if features is None and inputs is None:
         raise InputError("give features or inputs, one row per label")
-    pictures = None if inputs is None else np.asarray(inputs)[keep]
-    if features is not None:
-        rows = np.asarray(features)[keep]
-    elif network is None and pictures is not None and pictures.ndim == 2:
-        rows, pictures = pictures, None
+    if features is None and network is None and np.ndim(inputs) > 2:
+        network = trained(inputs, labels, seed, whole=held_out is not None)
+    whole = _labelled(labels, network, features, inputs)
+    n_classes = int(whole.labels.max()) + 1
+    names = [str(label) for label in range(n_classes)] if class_names is None else class_names
+    if held_out is None:
+        known = Known.split(whole.features, whole.labels, names, whole.inputs, seed=seed)
     else:
-        assert pictures is not None
-        network = network or trained(pictures, own[keep], class_names, seed)
-        rows = network.extract(pictures, progress=False).features
-    known = Known.split(rows, own[keep], class_names, pictures, seed=seed)
+        known = Known.of(whole, _labelled(held_out[0], network, **held_out[1]), names, seed)
     made = detector(guard) if isinstance(guard, str) else guard
     if head is not None and not made.is_fitted:
         from offmap.activations import Activations
@@ -80,17 +78,44 @@ def begin(
     return start(made, known, network)
 
 
-def trained(pictures: Any, labels: Any, class_names: Sequence[str] | None, seed: int) -> Network:
-    """A small convolutional network for pictures with channels first, trained on those that the split trains on."""
+def trained(pictures: Any, labels: Any, seed: int, whole: bool = False) -> Network:
+    """A small convolutional network for pictures with channels first, trained on what `Known.split` trains on.
+
+    Parameters
+    ----------
+    pictures, labels
+        One label per picture; pictures labelled -1 are left out.
+    seed
+        Of the split and the training.
+    whole
+        Train on all of them, as there are others to calibrate and measure with.
+    """
     from offmap.nets.classify import train_classifier
     from offmap.nets.cnn import CNN
 
-    if pictures.ndim != 4 or pictures.shape[1] not in (1, 3):
-        raise InputError(f"inputs of shape {pictures.shape}: name a network with --model, or give features")
-    same = Known.split(np.zeros((len(labels), 1)), labels, class_names, pictures, seed=seed).train
-    n_classes = int(np.max(labels)) + 1
-    model = CNN(n_classes, channels=pictures.shape[1], seed=seed)
-    return Network(train_classifier(model, same.inputs, same.labels, epochs=EPOCHS, seed=seed))
+    array = np.asarray(pictures)
+    if array.ndim != 4 or array.shape[1] not in (1, 3):
+        raise InputError(f"inputs of shape {array.shape}: name a network with --model, or give features")
+    part = Part.of(np.zeros((len(array), 1)), labels, array)
+    part = part[part.labels >= 0]
+    if not whole:
+        part = Known.split(part.features, part.labels, None, part.inputs, seed=seed).train
+    model = CNN(int(part.labels.max()) + 1, channels=array.shape[1], seed=seed)
+    return Network(train_classifier(model, part.inputs, part.labels, epochs=EPOCHS, seed=seed))
+
+
+def _labelled(labels: Any, network: Network | None, features: Any = None, inputs: Any = None) -> Part:
+    """Labelled rows as a part; inputs are run through the network, or are features when there is none."""
+    own = np.asarray(labels)
+    if not (own >= 0).any():
+        raise InputError("no input has a label; some are needed to know what is known")
+    if features is None:
+        if network is None:
+            features, inputs = inputs, None
+        else:
+            features = network.extract(np.asarray(inputs), progress=False).features
+    part = Part.of(features, own, inputs)
+    return part[part.labels >= 0]
 
 
 def pile_of(state: State, *, features: Any = None, inputs: Any = None) -> Part:

@@ -163,6 +163,17 @@ class Known:
         names = tuple(str(i) for i in range(n)) if class_names is None else tuple(map(str, class_names))
         return cls(*thirds(whole, shares, seed), names)
 
+    @classmethod
+    def of(cls, train: Part, held_out: Part, class_names: Sequence[str], seed: int = 0) -> Self:
+        """From inputs that the network was trained on and others that it was not: half of those calibrate.
+
+        What a network was trained on looks more familiar to it than anything it will meet, so a threshold set on such
+        inputs flags too much. Where there are others, keep the two apart.
+        """
+        inside = held_out[held_out.labels >= 0]
+        _, calibration, rest = thirds(inside, (0.0, 0.5, 0.5), seed)
+        return cls(train[train.labels >= 0], calibration, rest, tuple(map(str, class_names)))
+
     def __repr__(self) -> str:
         return (
             f"Known({len(self.class_names)} classes: {len(self.train)} to train, {len(self.calibration)} to calibrate, "
@@ -203,9 +214,10 @@ def thirds(whole: Part, shares: tuple[float, float, float] = SHARES, seed: int =
     chosen: tuple[list[Array], ...] = ([], [], [])
     for label in np.unique(whole.labels):
         rows = rng.permutation(np.flatnonzero(whole.labels == label))
-        aside = [int(len(rows) * share + 0.5) for share in shares[1:]]
-        first = max(len(rows) - sum(aside), 1)
-        for into, piece in zip(chosen, np.split(rows, [first, first + aside[0]]), strict=True):
+        cuts = [int(len(rows) * shares[0] + 0.5), int(len(rows) * (shares[0] + shares[1]) + 0.5)]
+        if shares[0] > 0:
+            cuts = [max(cut, 1) for cut in cuts]
+        for into, piece in zip(chosen, np.split(rows, cuts), strict=True):
             into.append(piece)
     none = [np.empty(0, np.int64)]
     one, two, three = (whole[np.sort(np.concatenate(none + rows))] for rows in chosen)

@@ -34,36 +34,52 @@ class KnownData:
     ----------
     path
         A file or folder as `offmap.data.read` takes it, or a folder that ``offmap extract`` wrote.
+    held_out
+        The same for inputs that the network was not trained on: they calibrate and measure. A part of `path` does when
+        absent.
     """
 
     path: Path
+    held_out: Path | None = None
 
     def __post_init__(self) -> None:
-        if not self.path.exists():
-            raise InputError(f"{self.path}: there is no such file or folder of known inputs")
+        for path in (self.path, self.held_out):
+            if path is not None and not path.exists():
+                raise InputError(f"{path}: there is no such file or folder of known inputs")
 
     def read(self, network: Network | None, class_names: Sequence[str] | None, settings: Settings) -> Known:
         """The three parts, with features of the network."""
-        if self.path.is_dir() and (self.path / META).is_file():
-            acts = Activations.open(self.path)
-            return self._split(acts.features, acts.labels, class_names, None)
-        options: dict[str, Any] = {}
-        if self.path.is_dir():
-            options = {"size": settings.image_size, "mode": "L" if settings.gray else "RGB"}
-        samples = data.read(self.path, **options)
-        names = class_names or samples.classes or None
-        if "inputs" not in samples.arrays or network is None:
-            return self._split(samples.features, samples.labels, names, None)
-        pictures = samples.inputs.dtype == np.uint8 and samples.inputs.ndim >= 3
-        scale: dict[str, Any] = {"mean": settings.mean, "std": settings.std} if pictures else {}
-        parts = [x[0] if isinstance(x, tuple) else x for x in data.batches(samples, **scale)]
-        inputs = np.concatenate(parts).astype(settings.input_dtype, copy=False)
-        return self._split(network.extract(inputs, progress=False).features, samples.labels, names, inputs)
+        whole, own = _labelled(self.path, network, settings)
+        names = class_names or own or [str(label) for label in range(int(whole.labels.max()) + 1)]
+        if self.held_out is not None:
+            return Known.of(whole, _labelled(self.held_out, network, settings)[0], names)
+        return Known.split(whole.features, whole.labels, names, whole.inputs)
 
-    def _split(self, features: Array, labels: Array | None, names: Sequence[str] | None, inputs: Array | None) -> Known:
-        if labels is None:
-            raise InputError(f"{self.path}: it has no labels; learning needs labelled inputs of the known classes")
-        return Known.split(features, labels, names, inputs)
+
+def _labelled(path: Path, network: Network | None, settings: Settings) -> tuple[Part, Sequence[str]]:
+    """Labelled inputs with features of the network, and the names of their classes where the source has them."""
+    names: Sequence[str] = ()
+    if path.is_dir() and (path / META).is_file():
+        acts = Activations.open(path)
+        features, labels, inputs = acts.features, acts.labels, None
+    else:
+        options: dict[str, Any] = {}
+        if path.is_dir():
+            options = {"size": settings.image_size, "mode": "L" if settings.gray else "RGB"}
+        samples = data.read(path, **options)
+        labels, names, inputs = samples.labels, samples.classes, None
+        if "inputs" in samples.arrays and network is not None:
+            pictures = samples.inputs.dtype == np.uint8 and samples.inputs.ndim >= 3
+            scale: dict[str, Any] = {"mean": settings.mean, "std": settings.std} if pictures else {}
+            parts = [x[0] if isinstance(x, tuple) else x for x in data.batches(samples, **scale)]
+            inputs = np.concatenate(parts).astype(settings.input_dtype, copy=False)
+            features = network.extract(inputs, progress=False).features
+        else:
+            features = samples.features
+    if labels is None or not (labels >= 0).any():
+        raise InputError(f"{path}: it has no labels; learning needs labelled inputs of the known classes")
+    part = Part.of(features, labels, inputs)
+    return part[part.labels >= 0], names
 
 
 def apart(network: Network | None) -> Network | None:

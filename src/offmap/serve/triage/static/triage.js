@@ -118,8 +118,9 @@ function thumbs(ids, label) {
 
 function card(group) {
   const key = "group-" + group.id;
+  const hint = /^new \d+$/.test(group.suggestion) ? "Name this group" : group.suggestion + "?";
   const name = el("input", {
-    type: "text", value: group.name ?? "", placeholder: "Name this group", maxLength: 80, autocomplete: "off",
+    type: "text", value: group.name ?? "", placeholder: hint, maxLength: 80, autocomplete: "off",
     id: key + "-name", ariaLabel: "Name of the group of " + group.size + " inputs",
     onchange: () => name.value.trim() && edit("name", { group: group.id, name: name.value.trim() }),
   });
