@@ -223,7 +223,10 @@ class Scoring:
                     unknown.append(Unknown(ids[place], now, *verdict, own, *job.content(row), job.reference(row)))
                 place += 1
             answers.append((results, unknown))
-        self._seen(deployed, verdicts)
+        try:
+            self._seen(deployed, verdicts)
+        except Exception:  # a figure that cannot be kept is no reason to refuse an answer
+            _log.exception("the metrics failed")
         return answers
 
     def _write_forever(self) -> None:
