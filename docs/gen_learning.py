@@ -6,14 +6,16 @@ A table stands between ``<!-- table: name -->`` and ``<!-- end -->``; all else o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gen_results import RESULTS, TABLE
 
 PAGE = Path(__file__).with_name("learning-results.md")
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ESTIMATED = "K estimated"
 
 
