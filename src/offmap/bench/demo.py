@@ -8,8 +8,7 @@ used for nothing else. The figures are for showing how it works, not evidence fo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -24,6 +23,7 @@ from offmap.data import Samples, digits
 from offmap.detection import Detector, Verdicts, detector
 from offmap.detection.compare import Comparison, compare
 from offmap.errors import InputError
+from offmap.loop.worlds import one_thread
 from offmap.network import Network
 
 METHODS = (
@@ -144,7 +144,7 @@ def run_demo(seed: int = 0, known: int = 6, on_step: Callable[[str], None] = lam
     """
     if not 2 <= known <= 9:
         raise InputError(f"known={known}: 2 to 9 digits can be known, so that some are left unknown")
-    with _one_thread():
+    with one_thread():
         return _run(seed, known, on_step)
 
 
@@ -210,19 +210,6 @@ def _run(seed: int, known: int, on_step: Callable[[str], None]) -> Demo:
             "guard": {"detector": GUARD, "chosen": guard.chosen, "tpr": TPR, "threshold": guard.threshold},
         },
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """So small a network gains nothing from more, and its numbers do not depend on how many cores there are."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def write_demo(demo: Demo, folder: str | os.PathLike[str]) -> Path:
