@@ -183,6 +183,8 @@ BAD = {
     "rows of two lengths": ({"features": [KNOWN[0], [1.0]]}, JSON, 422),
     "a wrong width": ({"features": [[1.0] * (WIDTH + 1)]}, JSON, 422),
     "text": ({"features": [["a"] * WIDTH]}, JSON, 422),
+    "a long text among many": ({"features": [["a" * 100_000] + ["b"] * 10_000]}, JSON, 422),
+    "numbers beyond 64 bits": ({"features": [[2**70] * WIDTH]}, JSON, 422),
     "null": ({"features": [[None] * WIDTH]}, JSON, 422),
     "true": ({"features": [[True] * WIDTH]}, JSON, 422),
     "an object": ({"features": {"a": 1}}, JSON, 422),

@@ -139,13 +139,25 @@ def _from_json(body: bytes, settings: Settings) -> Body:
 
 
 def _numbers(given: list[Any], name: str) -> Array:
+    _check_leaves(given, name)
     try:
         array = np.asarray(given)
     except (ValueError, OverflowError) as error:
         raise InputError(f"{name}: all rows need equally many numbers ({one_sentence(error)[:200]})") from error
     if array.dtype.kind not in "fiu":
-        raise InputError(f"{name}: only numbers are taken, no text, null, true or false")
+        raise InputError(f"{name}: whole numbers beyond 64 bits are not taken")
     return array
+
+
+def _check_leaves(given: list[Any], name: str) -> None:
+    """Nothing but numbers in nested lists: of texts NumPy would make an array as wide as the longest."""
+    lists = [given]
+    while lists:
+        kinds = set(map(type, some := lists.pop()))
+        if kinds == {list}:
+            lists += some
+        elif not kinds <= {int, float}:
+            raise InputError(f"{name}: only numbers are taken, in rows of equal length; no text, null, true or false")
 
 
 def _references(given: Any) -> list[str] | None:
