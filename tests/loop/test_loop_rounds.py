@@ -125,6 +125,26 @@ def test_small_groups_wait():
         run_round(state, stream, min_size=1000)
 
 
+def test_many_labelled_inputs_are_thinned_class_by_class(monkeypatch):
+    monkeypatch.setattr("offmap.loop.rounds.MOST_LABELLED", 80)
+    state, stream = world()
+    found = propose(state, stream, n_new=2)
+    assert len(found) == 80 + len(stream)
+    assert np.bincount(found.given[:80]).tolist() == [20] * OLD
+    labels, names = pile_labels(found, state)
+    assert len(labels) == len(stream)
+    assert len(names) == NEW
+
+
+def test_an_empty_pile_is_nothing_wrong():
+    from offmap.loop.rounds import NothingFoundError
+
+    state, stream = world()
+    for size in (0, 1):
+        with pytest.raises(NothingFoundError):
+            run_round(state, stream[:size])
+
+
 @pytest.mark.parametrize("learner", ["prototypes", "opencon"])
 def test_learned_comes_back_from_its_folder(learner, tmp_path):
     state, stream = world()

@@ -134,6 +134,7 @@ def _own(
     from offmap.loop import run_round
     from offmap.loop.own import begin
     from offmap.loop.pages import pictures
+    from offmap.loop.rounds import NothingFoundError
 
     arrays, labels, names, head = _read(data, inputs)
     if labels is None:
@@ -160,9 +161,7 @@ def _own(
         pile = _flagged(state, stream)
         try:
             done = run_round(state, pile, seed=seed, **options)
-        except InputError as error:
-            if "no group" not in str(error) and len(pile) >= 2:
-                raise
+        except NothingFoundError as error:
             told.append({"flagged": len(pile), "round": None, "why": str(error)})
             words.append(f"round {number}: {len(pile)} flagged; {error}")
             continue

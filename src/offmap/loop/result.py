@@ -175,7 +175,7 @@ class Round:
         """Add exemplars of each proposed group."""
         found = self.discovery
         assert found is not None
-        first = len(self.old.known.train)
+        first = int((found.given >= 0).sum())
         for info in sorted(found.classes, key=lambda one: -one.size):
             typical = [row - first for row in info.exemplars if row >= first][:each]
             if info.known or not typical:

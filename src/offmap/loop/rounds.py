@@ -19,7 +19,12 @@ from offmap.loop.state import State, refitted, with_features_of
 
 MAX_FORGETTING = 0.03
 MIN_SIZE = 20
+MOST_LABELLED = 5000  # labelled inputs beside which a pile is grouped; more would not move the groups
 METHOD: MethodName = "spectral"  # groups flagged digits better than "auto" does, on seeds 0 to 4 of `digits_world`
+
+
+class NothingFoundError(InputError):
+    """A pile holds no group to learn: nothing is wrong, there is just too little of it yet."""
 
 
 def _silent(words: str, share: float) -> None:
@@ -58,13 +63,14 @@ def propose(
     Returns
     -------
     Discovery
-        Its first ``len(state.known.train)`` rows are the labelled ones, then come those of the pile.
+        Its first rows are labelled ones (a sample when there are very many), the last ``len(pile)`` are the pile's.
     """
     train = state.known.train
     if not len(pile):
-        raise InputError("the pile is empty; there is nothing to discover")
+        raise NothingFoundError("the pile is empty; there is nothing to discover")
     if len(pile) < 2:
-        raise InputError("one input on the pile: at least two are needed to make a group")
+        raise NothingFoundError("one input on the pile: at least two are needed to make a group")
+    train = _some(train, MOST_LABELLED, seed)
     rows = np.concatenate([train.rows(space), pile.rows(space)])
     labels = np.concatenate([train.labels, np.full(len(pile), -1)])
     n_classes: int | Literal["auto"] = n_new if n_new == "auto" else len(state.known.class_names) + n_new
@@ -81,7 +87,7 @@ def pile_labels(found: Discovery, state: State, min_size: int = MIN_SIZE) -> tup
     Inputs that fall to a known class are false alarms: nobody has said that they are of it, so they are left out.
     New numbers follow the known ones without gaps, the largest group first; smaller groups than `min_size` wait.
     """
-    own = found.labels[len(state.known.train) :]
+    own = found.labels[found.given < 0]
     n_old = len(state.known.class_names)
     groups = [info for info in found.classes if info.id >= n_old and int((own == info.id).sum()) >= min_size]
     groups.sort(key=lambda info: (-info.size, info.id))
@@ -228,12 +234,22 @@ def run_round(
     found = propose(state, pile, n_new, space=space, method=method, seed=seed)
     labels, names = pile_labels(found, state, min_size)
     if not names:
-        raise InputError(
+        raise NothingFoundError(
             f"no group of at least {min_size} inputs on a pile of {len(pile)}; wait for more, or set min_size"
         )
     taken = set(state.known.class_names)
     free = {number: _free(name, taken) for number, name in names.items()}
     return learn_classes(state, replace(pile, labels=labels), free, seed=seed, discovery=found, **options)
+
+
+def _some(part: Part, most: int, seed: int) -> Part:
+    """At most so many inputs, every class thinned alike."""
+    if len(part) <= most:
+        return part
+    each = max(most // len(np.unique(part.labels)), 2)
+    rng = np.random.default_rng(seed)
+    rows = [rng.permutation(np.flatnonzero(part.labels == label))[:each] for label in np.unique(part.labels)]
+    return part[np.sort(np.concatenate(rows))]
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -17,7 +17,7 @@ from offmap.detection import detector
 from offmap.errors import InputError
 from offmap.loop.parts import Array, Known, Part
 from offmap.loop.result import Round
-from offmap.loop.rounds import run_round
+from offmap.loop.rounds import NothingFoundError, run_round
 from offmap.loop.state import State, start
 from offmap.network import Network
 
@@ -279,9 +279,7 @@ def _try(state: State, pile: Part, n_new: Any, options: dict[str, Any]) -> tuple
     hidden = Part(pile.features, np.full(len(pile), -1), pile.inputs)
     try:
         done = run_round(state, hidden, n_new, **options)
-    except InputError as error:
-        if len(pile) >= 2 and "no group" not in str(error):
-            raise
+    except NothingFoundError as error:
         return None, str(error)
     return done, done.reason
 
