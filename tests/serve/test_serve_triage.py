@@ -242,6 +242,23 @@ def test_a_learner_that_makes_new_features_needs_a_network(world):
             Triage(world.service, world.known, learner=learner)
 
 
+def test_a_reload_takes_what_was_learned_out_of_service(world):
+    world.meet()
+    board = world.grouped()
+    world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+    version = world.learned()["id"]
+    world.triage.deploy(version)
+    world.service.swap(world.guard)
+    assert world.triage.view()["current"] == 0
+    world.triage.deploy(version)
+    assert world.triage.view()["current"] == version
+    acts = offmap.Activations(rows_of(np.arange(450) % OLD, 7))
+    world.service.swap(offmap.detector("knn(3)").fit(acts[:225]).calibrate(acts[225:]))
+    assert "another guard was read" in world.triage.view()["notice"]
+    with pytest.raises(Refused, match="another guard was read"):
+        world.triage.deploy(version)
+
+
 def test_another_guard_at_the_start_is_not_replaced(world):
     world.meet()
     board = world.grouped()
@@ -333,6 +350,15 @@ def running(app):
     yield "http://127.0.0.1:" + str(server.servers[0].sockets[0].getsockname()[1])
     server.should_exit = True
     thread.join()
+
+
+def test_learning_that_was_cut_short_leaves_nothing(world):
+    half = world.service.store_dir / "versions" / ".new-1-dead"
+    half.mkdir(parents=True)
+    (half / "guard.offmap").write_bytes(b"half")
+    world.again()
+    assert not half.exists()
+    assert world.triage.view()["versions"] == []
 
 
 def test_the_journal_lasts(tmp_path):

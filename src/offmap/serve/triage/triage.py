@@ -83,6 +83,7 @@ class Triage:
         self._board: Board | None = None
         self._state: tuple[int, State] | None = None
         self._job: Job | None = None
+        self._expected = self._base_version
         self.notice: str | None = None
         versions.clear_leftovers(service.store_dir)
         self._resume()
@@ -90,6 +91,7 @@ class Triage:
     def view(self) -> dict[str, Any]:
         """Everything the page shows."""
         with self._lock:
+            self._notice_reload()
             board = self._board_now()
             current = self.journal.current
             return {
@@ -147,6 +149,9 @@ class Triage:
         """Put a version in service."""
         with self._lock:
             self._idle()
+            self._notice_reload()
+            if self.notice is not None:
+                raise Refused(409, self.notice)
             version = self.journal.version(number)
             if version is None or version.base != self._base_version:
                 raise Refused(404, f"version {number}: there is no such version of this guard")
@@ -198,6 +203,17 @@ class Triage:
         for one in versions.chain(self.journal, current):
             self._settle(one.id)
 
+    def _notice_reload(self) -> None:
+        """The guard's file may be read anew behind our back: then what was learned on top is no longer in service."""
+        there = self.service.deployed.version
+        if there == self._expected:
+            return
+        self._expected = there
+        if there == self._base_version:
+            self.journal.set_current(0, "reload")
+        else:
+            self.notice = "another guard was read from the file meanwhile; start the service again to learn with it"
+
     def _put(self, number: int, action: str) -> None:
         """First in service, then in the journal: a version that cannot be loaded changes nothing."""
         self._swap(number)
@@ -207,7 +223,7 @@ class Triage:
         found = versions.load_version(self.service.store_dir, self.journal, number, self._base)
         # the service has a network of its own, as jobs in the background run another
         served = replace(found, network=apart(found.network)).for_service()
-        self.service.swap(found.guard, served, found.class_names)
+        self._expected = self.service.swap(found.guard, served, found.class_names)
 
     def _settle(self, number: int) -> None:
         version = self.journal.version(number)

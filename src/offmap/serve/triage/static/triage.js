@@ -239,6 +239,7 @@ function showJournal() {
     merge: (d) => "merged groups " + d.groups.join(", "), split: (d) => "split group " + d.group,
     discard: (d) => "discarded group " + d.group, known: (d) => "called group " + d.group + " known, class " + d.class,
     undo: () => "took the last edit back", learned: (d) => "learned version " + d.version + (d.accepted ? "" : ", not to be deployed"),
+    reload: () => "read the first guard anew from its file",
     deploy: (d) => "deployed version " + d.version, rollback: (d) => "rolled back to " + (d.version ? "version " + d.version : "the first guard"),
   };
   $("journal").replaceChildren(...[...view.journal].reverse().map((entry) =>
