@@ -11,6 +11,7 @@ from deploy_kit import metadata, run
 from typer.testing import CliRunner
 
 from offmap.cli import app
+from offmap.data import scaled
 
 MODEL = """
 import torch
@@ -34,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
     (tmp_path / f"{name}.py").write_text(MODEL)
     rng = np.random.default_rng(0)
     for part in ("known", "held"):
-        np.savez(f"{part}.npz", images=rng.integers(0, 256, (60, 3, 4, 4), dtype=np.uint8))
+        np.savez(f"{part}.npz", images=rng.integers(0, 256, (60, 4, 4, 3), dtype=np.uint8))
     (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
     model = f"{name}:make"
     code, _, error = call(
@@ -54,10 +55,11 @@ def test_from_a_model_to_a_file(folder: tuple[Path, str]) -> None:
     assert said["checked"] == 1 + 60 + 32
     assert said["difference"] <= 1e-4
     assert json.loads(metadata(path / "g.onnx")["offmap.classes"]) == ["ant", "bee", "cat"]
-    x = np.load("held.npz")["images"].astype(np.float32) / 255
-    assert run(path / "g.onnx", x)["known"].mean() >= 0.9  # what it was calibrated on, read as offmap reads pictures
+    x = scaled(np.load("held.npz")["images"])
+    assert run(path / "g.onnx", x)["known"].mean() >= 0.9  # what it was calibrated on
 
 
+@pytest.mark.slow
 def test_the_shape_is_enough_and_words_are_for_people(folder: tuple[Path, str]) -> None:
     _, model = folder
     code, out, _ = call("export", model, "guard.offmap", "-o", "g.onnx", "--shape", "3,4,4")

@@ -86,6 +86,7 @@ def test_any_batch_size(guarded: tuple[Path, offmap.Detector]) -> None:
         agrees(path, world().net, guard, world().x[500 : 500 + size])
     got = run(path, world().x[:3])
     assert list(got) == OUTPUTS
+    assert got["logits"].shape == (3, CLASSES)
     assert {name: value.dtype.name for name, value in got.items()} == {
         "logits": "float32", "score": "float32", "p_value": "float32", "known": "bool",
     }  # fmt: skip
@@ -123,6 +124,7 @@ def test_broken_inputs_are_never_known(guarded: tuple[Path, offmap.Detector]) ->
     assert np.isfinite(got["score"][2:]).all()
 
 
+@pytest.mark.slow
 def test_the_same_call_writes_the_same_bytes(guarded: tuple[Path, offmap.Detector], tmp_path: Path) -> None:
     path, guard = guarded
     guard.save(tmp_path / "guard.offmap")
@@ -133,10 +135,13 @@ def test_the_same_call_writes_the_same_bytes(guarded: tuple[Path, offmap.Detecto
     assert (tmp_path / "again.onnx").read_bytes() == path.read_bytes()
 
 
-def test_a_calibration_by_class(tmp_path: Path) -> None:
+def test_a_calibration_by_class_compared_on_a_loader(plain: Path, tmp_path: Path) -> None:
     guard = world().guard("knn(5)", tpr=0.6, by_class=True)
-    exported = offmap.export(world().model, guard, tmp_path / "g.onnx", world().strange)
+    loader = [(torch.from_numpy(world().x[i : i + 30]), torch.zeros(30)) for i in range(0, 600, 30)]
+    exported = offmap.export(plain, guard, tmp_path / "g.onnx", loader)
+    assert exported.checked == 1 + 512 + 32
     assert exported.threshold is None
+    assert str(exported).startswith(f"{exported.path}: knn(5) behind the model, accepting 60% of known inputs")
     agrees(tmp_path / "g.onnx", world().net, guard, world().x[500:])
     thresholds = json.loads(metadata(tmp_path / "g.onnx")["offmap.thresholds"])
     assert {int(name): value for name, value in thresholds.items()} == guard.calibration.thresholds()
@@ -195,12 +200,21 @@ class Softened(nn.Module):
         return self.inner(x).softmax(1), "beside"
 
 
-def test_a_model_that_ends_in_a_softmax(tmp_path: Path) -> None:
-    guard = world().guard("react(90)|energy")
-    exported = offmap.export(Softened(), guard, tmp_path / "g.onnx", world().x[:20], layer="inner.fc")
+def test_a_model_that_ends_in_a_softmax_is_left_as_it_was(tmp_path: Path) -> None:
+    guard, model = world().guard("react(90)|energy"), Softened()
+    model.train()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    exported = offmap.export(model, guard, tmp_path / "g.onnx", world().x[:20], layer="inner.fc")
     got = run(exported.path, world().x[:5])
     np.testing.assert_allclose(got["logits"], world().acts[:5].logits, atol=1e-5)  # not the probabilities
     np.testing.assert_allclose(got["score"], guard.score(world().acts[:5]), rtol=1e-5)
+    assert model.training
+    assert model.inner.fc.training
+    assert not model.inner.fc._forward_hooks
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    model.eval()
 
 
 class Tokens(nn.Module):
@@ -249,21 +263,15 @@ def test_a_learned_model_by_its_file(tmp_path: Path) -> None:
     assert json.loads(metadata(exported.path)["offmap.classes"]) == list(model.class_names)
 
 
-def test_weights_in_a_file_beside_it(tmp_path: Path) -> None:
+def test_weights_in_a_file_beside_it(plain: Path, tmp_path: Path) -> None:
     guard = world().guard("knn(5)")
     (tmp_path / "a").mkdir()
-    exported = offmap.export(world().model, guard, tmp_path / "a" / "g.onnx", world().x[:8], external_data=True)
+    exported = offmap.export(plain, guard, tmp_path / "a" / "g.onnx", world().x[:8], external_data=True)
     assert exported.data is not None
     assert sorted(file.name for file in (tmp_path / "a").iterdir()) == sorted(["g.onnx", exported.data.name])
     assert exported.data.stat().st_size > 300 * WIDTH * 4  # the bank
     (tmp_path / "a").rename(tmp_path / "b")  # the two are moved together
     agrees(tmp_path / "b" / "g.onnx", world().net, guard, world().x[500:])
-
-
-def test_a_loader_gives_the_example(tmp_path: Path) -> None:
-    loader = [(torch.from_numpy(world().x[i : i + 30]), torch.zeros(30)) for i in range(0, 600, 30)]
-    exported = offmap.export(world().model, world().guard("msp"), tmp_path / "g.onnx", loader)
-    assert exported.checked == 1 + 512 + 32
 
 
 @pytest.fixture
@@ -275,7 +283,7 @@ def newcomer() -> Any:
     registry._registered.update(before)
 
 
-def test_a_graph_that_says_something_else_is_not_written(newcomer: Any, tmp_path: Path) -> None:
+def test_a_graph_that_says_something_else_is_not_written(plain: Path, newcomer: Any, tmp_path: Path) -> None:
     @newcomer
     class Twofaced(Score):
         name = "twofaced"
@@ -289,15 +297,15 @@ def test_a_graph_that_says_something_else_is_not_written(newcomer: Any, tmp_path
 
     (tmp_path / "g.onnx").write_bytes(b"what was there before")
     with pytest.raises(VerificationError, match=r"more than 0.0001 of its size apart; nothing was written"):
-        offmap.export(world().model, world().guard("twofaced"), tmp_path / "g.onnx", world().x[:8])
+        offmap.export(plain, world().guard("twofaced"), tmp_path / "g.onnx", world().x[:8])
     assert [file.name for file in tmp_path.iterdir()] == ["g.onnx"]
     assert (tmp_path / "g.onnx").read_bytes() == b"what was there before"
     assert offmap.export(
-        world().model, world().guard("twofaced"), tmp_path / "g.onnx", world().x[:8], tolerance=0.01
+        plain, world().guard("twofaced"), tmp_path / "g.onnx", world().x[:8], tolerance=0.01
     ).difference == pytest.approx(1e-3, rel=0.1)
 
 
-def test_a_method_that_leaves_torch_is_told_what_to_add(newcomer: Any, tmp_path: Path) -> None:
+def test_a_method_that_leaves_torch_is_told_what_to_add(plain: Path, newcomer: Any, tmp_path: Path) -> None:
     @newcomer
     class Elsewhere(Score):
         name = "elsewhere"
@@ -307,7 +315,7 @@ def test_a_method_that_leaves_torch_is_told_what_to_add(newcomer: Any, tmp_path:
             return torch.tensor([math.sin(float(row.sum())) for row in block.logits])
 
     with pytest.raises(InputError, match=r"elsewhere cannot be drawn as a graph .* needs a formula\(\)"):
-        offmap.export(world().model, world().guard("elsewhere"), tmp_path / "g.onnx", world().x[:8])
+        offmap.export(plain, world().guard("elsewhere"), tmp_path / "g.onnx", world().x[:8])
     assert not list(tmp_path.iterdir())
 
 
@@ -382,20 +390,3 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert "offmap.errors.DependencyError" in ran.stderr
     assert "pip install offmap[onnx]" in ran.stderr
-
-
-def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
-    model = Small().train()
-    guard = world().guard("energy")
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    random = torch.get_rng_state()
-    offmap.export(model, guard, tmp_path / "g.onnx", world().x[:4])
-    assert model.training
-    assert model.fc.training
-    assert not model.fc._forward_hooks
-    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), random)
-
-
-def test_the_width_of_the_logits_is_that_of_the_head(guarded: tuple[Path, offmap.Detector]) -> None:
-    assert run(guarded[0], world().x[:2])["logits"].shape == (2, CLASSES)
