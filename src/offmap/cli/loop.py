@@ -12,7 +12,7 @@ import typer
 from offmap.cli.options import Inputs, Json, say, show, with_inputs
 
 if TYPE_CHECKING:
-    from offmap.loop import Part, State
+    from offmap.loop import State
 
 
 @with_inputs
@@ -128,13 +128,9 @@ def _own(
     inputs: Inputs,
     options: dict[str, Any],
 ) -> None:
-    import numpy as np
-
     from offmap.errors import InputError
-    from offmap.loop import run_round
-    from offmap.loop.own import begin
+    from offmap.loop.own import begin, cut, go_on
     from offmap.loop.pages import pictures
-    from offmap.loop.rounds import NothingFoundError
 
     arrays, labels, names, head = _read(data, inputs)
     if labels is None:
@@ -147,29 +143,26 @@ def _own(
     state = begin(guard, labels, network=network, head=head, class_names=names or None, seed=seed, **aside, **arrays)
     streams = [_read(path, inputs)[0] for path in piles]
     if not streams:
-        hidden = {name: array[labels < 0] for name, array in arrays.items()}
-        if not len(next(iter(hidden.values()))):
+        streams = [{name: array[labels < 0] for name, array in arrays.items()}]
+        if (labels >= 0).all():
             raise InputError(f"{data}: every row has a label; name a pile with --pile")
-        streams = [hidden]
-    if len(streams) == 1 and rounds > 1:
-        whole = streams[0]
-        parts = np.array_split(np.arange(len(next(iter(whole.values())))), rounds)
-        streams = [{name: array[rows] for name, array in whole.items()} for rows in parts]
+    if len(streams) == 1:
+        streams = cut(streams[0], rounds)
     told: list[dict[str, Any]] = []
     words: list[str] = []
-    for number, stream in enumerate(streams, 1):
-        pile = _flagged(state, stream)
-        try:
-            done = run_round(state, pile, seed=seed, **options)
-        except NothingFoundError as error:
-            told.append({"flagged": len(pile), "round": None, "why": str(error)})
-            words.append(f"round {number}: {len(pile)} flagged; {error}")
-            continue
-        report = out / f"round-{number}.html"
-        done.to_html(report, pictures(pile.inputs))
-        told.append({"flagged": len(pile), "round": done.to_json(), "why": done.reason, "report": str(report)})
-        words.append(f"round {number}: {len(pile)} flagged; {done.summary()}\nThe report is {report}")
-        state = done.state
+    for number, (pile, done, why, now) in enumerate(go_on(state, streams, seed=seed, **options), 1):
+        state = now
+        entry: dict[str, Any] = {"flagged": len(pile), "round": None, "why": why}
+        line = f"round {number}: {len(pile)} flagged; "
+        if done is None:
+            line += why
+        else:
+            report = out / f"round-{number}.html"
+            done.to_html(report, pictures(pile.inputs))
+            entry |= {"round": done.to_json(), "report": str(report)}
+            line += f"{done.summary()}\nThe report is {report}"
+        told.append(entry)
+        words.append(line)
     show({"rounds": told, **_written(state, out)}, as_json, "\n".join(words))
 
 
@@ -196,12 +189,6 @@ def _folder_options(path: Path, inputs: Inputs) -> dict[str, Any]:
         "mode": "L" if inputs.gray else "RGB",
         "unreadable": "skip" if inputs.skip_unreadable else "error",
     }
-
-
-def _flagged(state: State, stream: dict[str, Any]) -> Part:
-    from offmap.loop.own import pile_of
-
-    return pile_of(state, **stream)
 
 
 def _written(state: State, out: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ import numpy as np
 from offmap.activations import Head
 from offmap.detection import Detector, detector
 from offmap.errors import InputError
-from offmap.loop.parts import Known, Part
+from offmap.loop.parts import Array, Known, Part
+from offmap.loop.result import Round
+from offmap.loop.rounds import NothingFoundError, run_round
 from offmap.loop.state import State, start
 from offmap.network import Network
 
@@ -123,3 +125,36 @@ def pile_of(state: State, *, features: Any = None, inputs: Any = None) -> Part:
     if features is None and inputs is not None and state.network is None:
         features, inputs = np.asarray(inputs), None
     return state.flagged(state.part(features, inputs))
+
+
+def cut(stream: Mapping[str, Array], rounds: int) -> list[dict[str, Array]]:
+    """Unlabelled data in so many parts, in the order it is in.
+
+    Examples
+    --------
+    >>> [part["features"].shape for part in cut({"features": np.zeros((5, 2))}, 2)]
+    [(3, 2), (2, 2)]
+    """
+    n = len(next(iter(stream.values())))
+    return [{name: array[rows] for name, array in stream.items()} for rows in np.array_split(np.arange(n), rounds)]
+
+
+def go_on(
+    state: State, streams: Iterable[Mapping[str, Array]], **options: Any
+) -> Iterator[tuple[Part, Round | None, str, State]]:
+    """One round per stream, each on top of the last one that was accepted.
+
+    Yields
+    ------
+    tuple
+        The pile that was flagged, the round (`None` when the pile held no group), why, and the state to go on with.
+    """
+    for stream in streams:
+        pile = pile_of(state, **stream)
+        try:
+            done = run_round(state, pile, **options)
+        except NothingFoundError as error:
+            yield pile, None, str(error), state
+            continue
+        state = done.state
+        yield pile, done, done.reason, state
