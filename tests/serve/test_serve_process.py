@@ -114,6 +114,7 @@ def test_the_command_refuses_in_one_line(run, tmp_path, monkeypatch):
     guard = tmp_path / "guard.offmap"
     make_guard().save(guard)
     (tmp_path / "none").write_text("")
+    (tmp_path / "broken.onnx").write_bytes(b"no graph")
     for words, part in (
         (("--host", "0.0.0.0"), "--no-auth"),
         (("--host", "192.0.2.1", "--no-auth"), "cannot listen"),
@@ -122,6 +123,9 @@ def test_the_command_refuses_in_one_line(run, tmp_path, monkeypatch):
         (("--classes", tmp_path / "c", "--port", 0), "class names"),
         (("--model", guard, "--port", 0), "offmap.learn"),
         (("--mean", "x", "--port", 0), "numbers"),
+        (("--model", tmp_path / "gone.onnx", "--port", 0), "no such file"),
+        (("--model", tmp_path / "broken.onnx", "--port", 0), "not a readable ONNX model"),
+        (("--model", "no.such.module:make", "--port", 0), "cannot be imported"),
     ):
         result = run("serve", guard, "--store", tmp_path / "s", *words)
         assert result.exit_code == 1, words

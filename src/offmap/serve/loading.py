@@ -57,7 +57,9 @@ class Files:
             if not isinstance(learned, OpenWorldModel):
                 raise InputError(f"{self.model}: holds {learned!r}; a model from offmap.learn is needed")
             return learned.network, learned.class_names
-        return load_network(self.model, self.weights, self.layer), None
+        network = load_network(self.model, self.weights, self.layer)
+        network.layers()  # an ONNX file is read at first use; one that cannot be read must be refused here
+        return network, None
 
 
 def read_names(file: Path) -> list[str]:
