@@ -301,6 +301,28 @@ def test_inputs_of_the_wrong_kind_are_refused(make, dtype, rows, match):
         service.score(inputs=rows)
 
 
+def test_an_onnx_network_is_served_and_its_file_not_named(make, tmp_path):
+    onnx = pytest.importorskip("onnx", reason="needs pip install 'offmap[onnx]'")
+    pytest.importorskip("onnxruntime", reason="needs pip install 'offmap[onnx]'")
+    weight = onnx.numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32)[:, :CLASSES].copy(), "w")
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", width])
+        for name, width in (("x", WIDTH), ("y", CLASSES))
+    ]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "linear", ends[:1], ends[1:], [weight]
+    )
+    file = tmp_path / "secret-place.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), file)
+    service = make(make_guard(), offmap.Network.onnx(file))
+    as_inputs = service.score(inputs=KNOWN + UNKNOWN)
+    as_features = service.score(features=KNOWN + UNKNOWN)
+    assert [row["score"] for row in as_inputs] == pytest.approx([row["score"] for row in as_features])
+    with pytest.raises(InputError, match="does not take inputs of shape 5×5") as caught:
+        service.score(inputs=np.ones((1, 5, 5)))
+    assert "secret-place" not in str(caught.value)
+
+
 def test_a_declared_shape_is_kept(make):
     network = make_network()
     service = make(guard_of(network), network, input_shape=(3, 4, 4))

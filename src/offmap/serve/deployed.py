@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from offmap.activations import Activations
 from offmap.detection import Calibration, Detector, Verdicts
-from offmap.errors import InputError, OffmapError
+from offmap.errors import InputError
 from offmap.network import Network
 from offmap.requests import Needs
 from offmap.serve.refusals import one_sentence
@@ -108,12 +108,13 @@ class Deployed:
             if len(rows) <= batch:
                 return self.network(rows, self.needs)
             return self.network.extract(rows, self.needs, batch_size=batch, progress=False)
-        except (OffmapError, MemoryError):
+        except MemoryError:
             raise
         except Exception as error:  # a model raises whatever it likes about inputs it was not made for
             shape = "×".join(map(str, rows.shape[1:]))
+            said = one_sentence(error).replace(repr(self.network), "the network")[:300]  # clients need not know files
             raise InputError(
-                f"the network does not take inputs of shape {shape} and type {rows.dtype} ({one_sentence(error)[:300]})"
+                f"the network does not take inputs of shape {shape}, type {rows.dtype} ({said})"
             ) from error
 
     def describe(self) -> dict[str, Any]:
