@@ -130,9 +130,9 @@ def main() -> None:
     parser.add_argument(
         "--split", choices=["C10-5", "ORCA-C10"], help="half of the first five classes labelled otherwise"
     )
-    parser.add_argument("--pictures", type=int, default=2500)
+    parser.add_argument("--pictures", type=int, default=2000)
     parser.add_argument("--network", default="cnn")
-    parser.add_argument("--pretrain-epochs", type=int, default=8)
+    parser.add_argument("--pretrain-epochs", type=int, default=6)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--objectives", nargs="+", default=list(OBJECTIVES))
     parser.add_argument("--device", default="cpu")

@@ -85,7 +85,8 @@ def toy_table(kind: str) -> str:
             for measure in measures:
                 values = [run[views][kind][labels][measure] for run in seeds]
                 digits = 2 if measure.startswith("residual") else 1
-                cells.append(f"{np.mean(values):.{digits}f} ({', '.join(f'{v:.{digits}f}' for v in values)})")
+                each = f" ({', '.join(f'{v:.{digits}f}' for v in values)})" if len(values) > 1 else ""
+                cells.append(f"{np.mean(values):.{digits}f}{each}")
             lines.append(_line([views, labels, *cells]))
     return "\n".join(lines)
 
