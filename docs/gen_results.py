@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import results_words
@@ -32,7 +33,7 @@ def suite_rows(name: str) -> list[dict[str, Any]]:
     for result in read(f"suite-{name}*.json"):
         for row in result["rows"]:
             key = (row["method"], row["ood"])
-            if key not in found or row["inputs"]["id"] >= found[key]["inputs"]["id"]:
+            if key not in found or sum(row["inputs"].values()) >= sum(found[key]["inputs"].values()):
                 found[key] = row
     return list(found.values())
 
@@ -43,7 +44,7 @@ def suite_table(name: str) -> str:
     sets = list(dict.fromkeys(row["ood"] for row in rows))
     cells = {(row["method"], row["ood"]): row for row in rows}
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    methods.sort(key=lambda method: sum(cells[method, ood]["fpr95"] for ood in sets if (method, ood) in cells))
+    methods.sort(key=lambda method: fmean(cells[method, ood]["fpr95"] for ood in sets if (method, ood) in cells))
     printed = any(row["thesis"] for row in rows)
     head = ["method", *(word for ood in sets for word in ([ood, "thesis", "Δ FPR95"] if printed else [ood])), "inputs"]
     lines = [_line(head), _line(["---"] + ["--:"] * (len(head) - 1))]
@@ -77,9 +78,9 @@ def _cells(row: dict[str, Any] | None, printed: bool) -> list[str]:
 
 
 def thesis() -> dict[str, Any]:
-    """All runs of thesis-detection as one; each question stands in the run that asked it."""
+    """All runs of thesis-detection as one; each question stands in the run that asked it, on most inputs."""
     whole: dict[str, Any] = {"rows": [], "sweeps": {}, "noise validation": [], "dice mean gap": []}
-    for result in read("suite-thesis-detection*.json"):
+    for result in sorted(read("suite-thesis-detection*.json"), key=lambda result: -result["notes"]["limit"]):
         whole["rows"] += result["rows"]
         whole["sweeps"] |= result["sweeps"]
         for key in ("noise validation", "dice mean gap"):
@@ -142,20 +143,51 @@ def gaps_table(name: str) -> str:
     return "\n".join(lines)
 
 
+def inverted_table(name: str) -> str:
+    """Mahalanobis by how many directions of the covariance are kept."""
+    return _by_network("mahalanobis_layers.json", lambda case: {
+        f"{row['cut']:.0e}" if row["cut"] else "0": (f"{row['directions']}", row) for row in case["inverted"]
+    }, ["left out below", "directions"])  # fmt: skip
+
+
 def layers_table(name: str) -> str:
-    """Mahalanobis layer by layer."""
-    (result,) = read("mahalanobis_layers.json")
-    suites = [key for key in result if key.startswith("cifar")]
+    """Mahalanobis layer by layer, and weighed."""
+    return _by_network("mahalanobis_layers.json", lambda case: {
+        layer: (f"{case['weights'][layer]:.2f}" if layer in case["weights"] else "", row)
+        for layer, row in case["layers"].items()
+    }, ["layer", "weight"])  # fmt: skip
+
+
+def odin_table(name: str) -> str:
+    """ODIN by the length of its step."""
+    (result,) = read("odin.json")
+    suites = sorted((key for key in result if key.startswith("cifar")), key=len)
+    columns = ("svhn", "textures", "noise")
+    head = ["ε", *(f"{suite.partition('-')[0]}, {ood}" for suite in suites for ood in columns)]
+    lines = [_line(head), _line(["--:"] * len(head))]
+    for epsilon in result[suites[0]]["by epsilon"]:
+        cells = [f"{float(epsilon):g}"]
+        for suite in suites:
+            found = {**result[suite]["by epsilon"][epsilon], "noise": result[suite]["on noise"][epsilon]}
+            cells += [f"{found[c]['fpr95']:.1f} ± {found[c]['error']:.1f} / {found[c]['auroc']:.1f}" for c in columns]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _by_network(file: str, of: Callable[[Any], dict[str, tuple[str, dict[str, float]]]], first: list[str]) -> str:
+    """Rows of both networks side by side: a name, a remark, FPR95 / AUROC on each unknown set."""
+    (result,) = read(file)
+    sides = {key.partition("-")[0]: of(result[key]) for key in sorted(result) if key.startswith("cifar")}
+    sides = dict(sorted(sides.items(), key=lambda side: len(side[0])))
     sets = ("svhn", "textures")
-    head = ["layer", *(f"{suite.partition('-')[0]}, {ood}" for suite in suites for ood in sets)]
+    head = [first[0], *(f"{key}, {word}" for key in sides for word in (first[1], *sets))]
     lines = [_line(head), _line(["---", *["--:"] * (len(head) - 1)])]
-    for layer in result[suites[0]]:
-        cells = [
-            f"{result[suite][layer][f'{ood} fpr95']:.1f} / {result[suite][layer][f'{ood} auroc']:.1f}"
-            for suite in suites
-            for ood in sets
-        ]
-        lines.append(_line([layer, *cells]))
+    for name in next(iter(sides.values())):
+        cells = [name]
+        for side in sides.values():
+            remark, row = side[name]
+            cells += [remark, *(f"{row[f'{ood} fpr95']:.1f} / {row[f'{ood} auroc']:.1f}" for ood in sets)]
+        lines.append(_line(cells))
     return "\n".join(lines)
 
 
@@ -193,7 +225,9 @@ KINDS: dict[str, Callable[[str], str]] = {
     "sweeps": sweeps_table,
     "validation": validation_table,
     "gaps": gaps_table,
+    "inverted": inverted_table,
     "layers": layers_table,
+    "odin": odin_table,
     "react": react_table,
     "peers": peers_table,
 }
