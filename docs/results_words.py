@@ -323,6 +323,40 @@ def layers(results: Results) -> str:
     )
 
 
+def sweeps_sizes(results: Results) -> str:
+    """How much the sweeps were measured on."""
+    limit = {
+        part: results.read(f"suite-thesis-detection-{part}.json")["notes"]["limit"]
+        for part in ("react-dice", "knn", "small-cnn")
+    }
+    return (
+        "Means over the unknown sets of each suite: SVHN and Textures for the CIFAR networks. The committed runs used "
+        f"at most {limit['react-dice']:,} inputs per set for ReAct and DICE (`--limit`), {limit['knn']:,} for k-NN and "
+        f"{limit['small-cnn']:,} for the small networks, so differences of a few points are noise."
+    )
+
+
+def peers(results: Results) -> str:
+    """Time and memory beside pytorch-ood."""
+    found = results.read("suite.json")
+    words = []
+    for name, case in found["suites"].items():
+        sizes, wide = case["inputs"], {m: d for m, d in case["auroc_difference"].items() if d > 1e-4}
+        told = "; ".join(f"`{method}` by {wide[method]:.1e}: {case['reasons'][method]}" for method in wide)
+        same = len(case["methods"]) - len(wide)
+        words.append(
+            f"{NAMES[name]}: {len(case['methods'])} methods, {sizes['fitted']:,} pictures to fit on, "
+            f"{sizes['tested, each set']:,} of each of {sizes['unknown sets'] + 1} test sets, {case['repeats']} run on "
+            f"{found['threads']} thread. pytorch-ood's benchmark takes {case['times_faster_in_cpu_time']:.1f} times "
+            f"the CPU time of offmap (goal: {case['at_least']:g}), someone who extracts features once and calls its "
+            f"methods by hand {case['times_faster_than_by_hand']:.1f} times; its peak memory is "
+            f"{case['times_less_memory']:.1f} times ours at the same batch of {sizes['batch']} (goal: "
+            f"{case['memory_at_least']:g}). {same} methods agree in AUROC to 1e-4"
+            + (f", the others differ: {told}." if told else ".")
+        )
+    return "\n\n".join(words)
+
+
 def small_cnn(results: Results) -> str:
     """What the small networks can say, and what not."""
     points = _points(results)

@@ -13,7 +13,7 @@ import pytest
 import offmap
 from offmap.bench.results import METRICS, SuiteResult
 from offmap.bench.runner import expanded, run_suite
-from offmap.bench.suite_page import suite_page
+from offmap.bench.suite_page import recommended, suite_page
 from offmap.bench.suites import built_in, load_suite, parse_suite
 from offmap.errors import InputError
 
@@ -82,6 +82,15 @@ def test_methods_that_run_the_network_again_say_so(blobs):
 def of(found: SuiteResult, method: str) -> SuiteResult:
     """The result with one method alone."""
     return replace(found, rows=[row for row in found.rows if row.method == method])
+
+
+def test_of_equally_good_methods_the_one_without_a_second_pass_is_recommended(blobs):
+    found = run_suite(load_suite(blobs / "blobs.toml"), methods=["energy", "odin"], data=blobs, cache=blobs / "c")
+    rows = {row.method: row for row in found.rows}
+    near = replace(rows["odin"], fpr95=rows["energy"].fpr95 - 0.4)
+    far = replace(rows["odin"], fpr95=rows["energy"].fpr95 - 5)
+    assert recommended(replace(found, rows=[rows["energy"], near]), "own") == "energy"
+    assert recommended(replace(found, rows=[rows["energy"], far]), "own") == "odin"
 
 
 def test_columns_without_a_number_are_not_shown(blobs):
