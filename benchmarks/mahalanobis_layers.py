@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,14 @@ from offmap.bench.sets import load_set
 from offmap.bench.suites import Suite, load_suite
 from offmap.data import scaled
 from offmap.metrics.detection import detection_report
+from offmap.requests import Layer, Needs
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RESULTS = Path(__file__).with_name("results") / "mahalanobis_layers.json"
 SUITES = ("cifar10-densenet", "cifar100-densenet")
-LAYERS = ("conv1", "trans1", "trans2", "penultimate")  # those that the authors' network hands out
+LAYERS = ("conv1", "trans1", "trans2", "block3")
+WEIGHED = ("conv1", "trans1", "trans2", "penultimate")  # those that the authors' network hands out
+KNOWN, UNKNOWN = 1600, 400  # pictures that are sent through the network
 FLOAT32 = 342 * 2.0**-23  # what a pseudo-inverse in float32 leaves out, as a share of the largest variance
 CUTS = (0.0, 1e-6, FLOAT32, 1e-3, 1e-2)
 ATTACK = 0.05  # of pixels in [0, 1]
@@ -87,46 +90,58 @@ def inverted(suite: Suite, data: Path) -> list[dict[str, Any]]:
     return found
 
 
-def layers(suite: Suite, data: Path, fitted: int, weighed: int, tested: int) -> dict[str, Any]:
+def layers(suite: Suite, data: Path, fitted: int, weighed: int) -> dict[str, Any]:
     """Every layer by itself, their sum, and Lee et al.'s weighing of them."""
     from sklearn.linear_model import LogisticRegressionCV
 
     network = make_network(suite.networks[0], None, data, default_cache())
-    model = network.net.model
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    known = load_set(suite.test, data)
-    assert known.samples.labels is not None
-    order = np.random.default_rng(0).permutation(len(known))
-    parts = np.split(order[: fitted + weighed + tested], [fitted, fitted + weighed])
-    pictures = {key: known.samples.inputs[rows] for key, rows in zip(("fit", "weigh", "id"), parts, strict=True)}
-    pictures |= {ood.name: load_set(ood, data).part(tested).samples.inputs for ood in suite.ood}
-    ready = {key: torch.from_numpy(scaled(rows, network.mean, network.std)) for key, rows in pictures.items()}
-    labels = {key: known.samples.labels[rows] for key, rows in zip(("fit", "weigh"), parts[:2], strict=True)}
-    std = torch.tensor(network.std).reshape(1, 3, 1, 1)
-    ready["attacked"] = attacked(model, ready["weigh"], torch.from_numpy(labels["weigh"]), ATTACK / std)
-    seen = {key: pooled(model, rows) for key, rows in ready.items()}
+    needs = Needs(extras=tuple(Layer(layer) for layer in LAYERS))
+    sets = {"id": load_set(suite.test, data).part(KNOWN)} | {o.name: load_set(o, data).part(UNKNOWN) for o in suite.ood}
+    acts = {
+        key: network.net.extract(
+            network.batches(part, 32),
+            needs,
+            to=default_cache() / f"layers-{suite.name}-{key}-{len(part)}",
+            progress=False,
+        )
+        for key, part in sets.items()
+    }
+    order = np.random.default_rng(0).permutation(KNOWN)
+    rows = dict(zip(("fit", "weigh", "id"), map(np.sort, np.split(order, [fitted, fitted + weighed])), strict=True))
+    pictures = torch.from_numpy(scaled(sets["id"].samples.inputs[rows["weigh"]], network.mean, network.std))
+    labels = acts["id"].labels
+    assert labels is not None
+    step = ATTACK / torch.tensor(network.std).reshape(1, 3, 1, 1)
+    struck = attacked(network.net.model, pictures, torch.from_numpy(np.asarray(labels[rows["weigh"]])), step)
+    seen = {name: acts["id"][part] for name, part in rows.items()}
+    seen |= {ood.name: acts[ood.name] for ood in suite.ood}
+    seen["attacked"] = network.net.extract(struck.numpy(), needs=needs, batch_size=BATCH, progress=False)
 
-    found: dict[str, Any] = {}
-    distances: dict[str, list[Array]] = {key: [] for key in seen if key != "fit"}
-    for layer in LAYERS:
-        made = Gaussians.fit(seen["fit"][layer], labels["fit"], FLOAT32)
-        scores = {key: made.score(seen[key][layer]) for key in distances}
-        found[layer] = measured({key: scores[key] for key in ("id", *(ood.name for ood in suite.ood))})
-        for key, values in scores.items():
-            distances[key].append(values)
-    columns = {key: np.stack(values, axis=1) for key, values in distances.items()}
-    scale = np.abs(columns["weigh"]).mean(axis=0)
     tests = ("id", *(ood.name for ood in suite.ood))
-    found["sum"] = measured({key: (columns[key] / scale).sum(axis=1) for key in tests})
-    rows = np.concatenate([columns["weigh"], columns["attacked"]]) / scale
-    truth = np.repeat([1, 0], [len(columns["weigh"]), len(columns["attacked"])])
-    regression = LogisticRegressionCV(Cs=10, max_iter=1000, scoring="neg_log_loss").fit(rows, truth)
-    found["weighed"] = measured({key: regression.decision_function(columns[key] / scale) for key in tests})
-    weights = dict(zip(LAYERS, regression.coef_[0].round(3).tolist(), strict=True))
-    on_weighed = regression.decision_function(rows)
-    attack = detection_report(on_weighed[truth == 1], on_weighed[truth == 0])
-    return {"layers": found, "weights": weights, "auroc on attacks": round(100 * attack.auroc, 2)}
+    scores = {layer: {} for layer in (*LAYERS, "penultimate")}
+    for layer, found in scores.items():
+        of = {
+            key: part.features if layer == "penultimate" else part.extras[Layer(layer).key]
+            for key, part in seen.items()
+        }
+        made = Gaussians.fit(of["fit"], np.asarray(seen["fit"].labels), FLOAT32)
+        found.update({key: made.score(values) for key, values in of.items()})
+    result = {layer: measured({key: found[key] for key in tests}) for layer, found in scores.items()}
+    columns = {key: np.stack([scores[layer][key] for layer in WEIGHED], axis=1) for key in seen}
+    scale = np.abs(columns["weigh"]).mean(axis=0)
+    result["sum"] = measured({key: (columns[key] / scale).sum(axis=1) for key in tests})
+    both = np.concatenate([columns["weigh"], columns["attacked"]]) / scale
+    truth = np.repeat([1, 0], weighed)
+    regression = LogisticRegressionCV(Cs=10, max_iter=1000, scoring="neg_log_loss").fit(both, truth)
+    result["weighed"] = measured({key: regression.decision_function(columns[key] / scale) for key in tests})
+    told = regression.decision_function(both)
+    attack = detection_report(told[truth == 1], told[truth == 0])
+    return {
+        "inputs": {"fitted": fitted, "weighed": weighed, "known": len(rows["id"]), "unknown": UNKNOWN},
+        "layers": result,
+        "weights": dict(zip(WEIGHED, regression.coef_[0].round(3).tolist(), strict=True)),
+        "auroc on attacks": round(100 * attack.auroc, 2),
+    }
 
 
 def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, step: Tensor) -> Tensor:
@@ -138,24 +153,6 @@ def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, step: Tensor) -> 
         (gradient,) = torch.autograd.grad(loss, ready)
         made.append(rows + step * gradient.sign())
     return torch.cat(made)
-
-
-def pooled(model: nn.Module, inputs: Tensor) -> dict[str, Array]:
-    """The mean over positions of what every layer gives; what goes into the last linear layer as ``penultimate``."""
-    kept: dict[str, list[Array]] = {layer: [] for layer in LAYERS}
-
-    def keep(layer: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        return lambda _module, _given, out: kept[layer].append(out.mean(dim=(2, 3)).numpy())
-
-    handles = [model.get_submodule(layer).register_forward_hook(keep(layer)) for layer in LAYERS[:-1]]
-    last = model.get_submodule("fc")
-    handles.append(last.register_forward_pre_hook(lambda _module, given: kept["penultimate"].append(given[0].numpy())))
-    with torch.no_grad():
-        for rows in inputs.split(BATCH):
-            model(rows.contiguous(memory_format=torch.channels_last))
-    for handle in handles:
-        handle.remove()
-    return {layer: np.concatenate(parts) for layer, parts in kept.items()}
 
 
 def measured(scores: Mapping[str, Array]) -> dict[str, float]:
@@ -176,9 +173,8 @@ def chosen(names: list[str] | None) -> Iterator[Suite]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fitted", type=int, default=5000, help="known test pictures to fit on")
-    parser.add_argument("--weighed", type=int, default=500, help="known test pictures to weigh the layers on")
-    parser.add_argument("--tested", type=int, default=2000, help="pictures of each set to measure on")
+    parser.add_argument("--fitted", type=int, default=1000, help="known test pictures to fit on")
+    parser.add_argument("--weighed", type=int, default=150, help="known test pictures to weigh the layers on")
     parser.add_argument("--only", choices=SUITES, action="append")
     parser.add_argument("--part", choices=("inverted", "layers"), help="one of the two measurements; both by default")
     options = parser.parse_args()
@@ -192,8 +188,7 @@ def main() -> None:
         if options.part != "layers":
             case["inverted"] = inverted(suite, Path(data))
         if options.part != "inverted":
-            sizes = {"fitted": options.fitted, "weighed": options.weighed, "tested": options.tested}
-            case |= {"inputs": sizes, "attack": ATTACK, **layers(suite, Path(data), **sizes)}
+            case |= {"attack": ATTACK, **layers(suite, Path(data), options.fitted, options.weighed)}
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(RESULTS.read_text())
 
