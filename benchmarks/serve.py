@@ -1,8 +1,8 @@
 """The service under load: throughput against direct calls of the network, latency, and minutes of mixed requests.
 
 ``python benchmarks/serve.py`` measures throughput and writes ``results/serve.json``; ``--soak 10`` sends mixed requests
-for ten minutes and writes ``results/serve-soak.json``. The server is a real ``offmap serve`` on loopback with a thread
-for its network; the clients are another process.
+for ten minutes and writes ``results/serve-soak.json``. The server is a real ``offmap serve`` on loopback; the
+clients are another process, so set ``OMP_NUM_THREADS`` to leave them a core.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ import offmap
 from offmap.nets import load_network
 from offmap.report.page import versions
 from offmap.serve import open_pile
-from worker import REPEATS, Worker
+from worker import THREADS, Worker
 
 RESULTS = Path(__file__).with_name("results")
 HERE = Path(__file__).parent
-BATCH, BATCHES, INPUTS = 64, 4, 512
+BATCH, BATCHES, INPUTS, TURNS = 64, 2, 192, 5
 ENOUGH = 500
 NPY = {"content-type": "application/x-npy"}
 
@@ -54,7 +54,7 @@ def npy(array: Any) -> bytes:
 @contextlib.contextmanager
 def serving(folder: Path, *words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A server of the guard in a folder, and its address."""
-    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)} | environment
+    settings = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": str(HERE)} | environment
     command = [sys.executable, "-m", "offmap.cli", "serve", str(folder / "guard.offmap"), "--port", "0"]
     log = folder / "server.log"
     with log.open("w") as stream:
@@ -137,7 +137,7 @@ def throughput() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch, Worker(sys.executable, "serve_worker.py") as direct:
         folder = Path(scratch)
         inputs = np.random.default_rng(0).standard_normal((INPUTS, 3, 32, 32), np.float32)
-        known = make_guard(folder, load_network("serve_worker:resnet18"), inputs)
+        known = make_guard(folder, load_network("serve_worker:half_resnet18"), inputs)
         np.save(folder / "inputs.npy", inputs)
         direct("load", file=str(folder / "inputs.npy"), batch=BATCH)
         order = np.argsort(~known, kind="stable")  # the known first
@@ -154,9 +154,15 @@ def throughput() -> dict[str, Any]:
         seconds: dict[str, list[float]] = {name: [] for name in ("direct", *cases)}
         latencies: dict[str, list[float]] = {name: [] for name in cases}
         with serving(
-            folder, "--model", "serve_worker:resnet18", "--store", str(folder / "store"), "--batch-size", str(BATCH)
+            folder,
+            "--model",
+            "serve_worker:half_resnet18",
+            "--store",
+            str(folder / "store"),
+            "--batch-size",
+            str(BATCH),
         ) as (_, url):
-            for turn in range(REPEATS + 1):
+            for turn in range(TURNS + 1):
                 direct("direct", batches=BATCHES)
                 seconds["direct"].append(direct.seconds)
                 for name, (bodies, clients, requests) in cases.items():
@@ -165,8 +171,10 @@ def throughput() -> dict[str, Any]:
                     latencies[name] += each if turn else []
         medians = {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
         return {
-            "what": f"ResNet-18 on 32×32, one thread, {rows} inputs per turn, react(90)|energy; ratios of medians",
-            "turns": REPEATS,
+            "what": "ResNet-18 of half the width on 32×32, react(90)|energy; ratios of medians",
+            "threads": THREADS,
+            "inputs_per_turn": rows,
+            "turns": TURNS,
             "versions": versions(),
             "inputs_per_second_direct": rows / medians["direct"],
             "cases": {
