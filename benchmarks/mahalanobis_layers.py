@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from offmap.bench.suites import Suite, load_suite
 from offmap.data import scaled
 from offmap.metrics.detection import detection_report
 from offmap.requests import Layer, Needs
+from react_dice import measured
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RESULTS = Path(__file__).with_name("results") / "mahalanobis_layers.json"
@@ -153,16 +154,6 @@ def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, step: Tensor) -> 
         (gradient,) = torch.autograd.grad(loss, ready)
         made.append(rows + step * gradient.sign())
     return torch.cat(made)
-
-
-def measured(scores: Mapping[str, Array]) -> dict[str, float]:
-    """Per cent, by unknown set."""
-    out = {}
-    for key in scores:
-        if key != "id":
-            report = detection_report(scores["id"], scores[key])
-            out |= {f"{key} fpr95": round(100 * report.fpr95, 2), f"{key} auroc": round(100 * report.auroc, 2)}
-    return out
 
 
 def chosen(names: list[str] | None) -> Iterator[Suite]:
