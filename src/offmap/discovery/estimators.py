@@ -26,8 +26,9 @@ class KMeans(TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[mis
     metric
         ``"euclidean"``, or ``"cosine"`` (rows and centres of length 1).
     init
-        ``"ward"``: one tree, whose sum of squares is lower than that of ten draws by ``"k-means++"`` as a rule;
-        ``"farthest"``: farthest rows first. More than 4,000 groups have no tree and start by k-means++.
+        ``"ward"``: one tree, which ends lower than several draws by ``"k-means++"`` where groups can be told apart, and
+        about as low where noise hides them; ``"farthest"``: farthest rows first. More than 4,000 groups have no tree
+        and start by k-means++.
     n_init
         Starts to try; the lowest sum of squares wins. One is enough for ``"ward"``.
     balanced

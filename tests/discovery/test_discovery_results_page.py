@@ -1,0 +1,13 @@
+"""docs/discovery-results.md holds the tables of the committed results, nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_is_what_the_committed_file_says():
+    code = "import gen_discovery; raise SystemExit(gen_discovery.PAGE.read_text() != gen_discovery.page())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=DOCS, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"discovery-results.md is out of date: run python docs/gen_discovery.py\n{done.stderr}"
