@@ -35,8 +35,7 @@ format: $(READY)  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 docs: $(READY)  ## the documentation site, in site/
-	$(BIN)/python docs/gen_methods.py
-	$(BIN)/python docs/gen_results.py
+	for page in docs/gen_*.py; do $(BIN)/python $$page || exit 1; done
 	$(BIN)/mkdocs build --strict
 
 bench-neighbors: $(READY)  ## nearest neighbours beside the limit of the machine
