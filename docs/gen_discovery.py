@@ -58,6 +58,8 @@ def chosen_table(held: dict[str, Any]) -> list[list[str]]:
     lines = [["set", "chosen: how often"]]
     for name, cells in held["accuracy"].items():
         said = [run["chosen"] for run in cells.get("auto", {}).values()]
+        if not said:
+            continue
         counts = sorted(((said.count(one), one) for one in set(said)), key=lambda pair: (-pair[0], pair[1]))
         lines.append([name, "<br>".join(f"{one}: {times}" for times, one in counts)])
     return lines
