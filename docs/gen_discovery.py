@@ -47,7 +47,8 @@ def losses_table(held: dict[str, Any]) -> list[list[str]]:
     for method in dict.fromkeys(method for cells in sets for method in cells):
         if method == "kmeans":
             continue
-        gains = [run["all"] - cells["kmeans"][seed]["all"] for cells in sets for seed, run in cells[method].items()]
+        runs = ((cells["kmeans"][seed], run) for cells in sets for seed, run in cells.get(method, {}).items())
+        gains = [run["all"] - plain["all"] for plain, run in runs]
         below = sum(gain < 0 for gain in gains)
         lines.append([f"`{method}`", f"{len(gains)}", f"{below}", f"{min(gains):+.1f}", f"{mean(gains):+.1f}"])
     return lines
