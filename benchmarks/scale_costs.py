@@ -86,7 +86,9 @@ def main() -> None:
         ),
         "verdict": (
             f"One verdict of `knn(10)` with a bank of {measured['verdict']['bank']}, 1 % of ImageNet's training set, "
-            f"costs {100 * measured['verdict']['share_of_forward']:.1f} % of a ResNet-50 forward pass."
+            f"costs {100 * measured['verdict']['share_of_forward']:.1f} % of a ResNet-50 forward pass;\n"
+            f"reading that bank once in float16, at {measured['verdict']['gigabytes_per_second']:.0f} GB/s, is "
+            f"{100 * measured['verdict']['reading_float16_alone']:.1f} % by itself."
         ),
         "costs": costs(measured, options.core_hour, options.gigabyte_month, options.memory),
         "approximate": table(

@@ -21,7 +21,7 @@ import numpy as np
 from offmap.neighbors.cores import in_threads
 from offmap.neighbors.vectors import Array, Floats, as_floats, is_mapped, take
 
-TILE_QUERIES = 2048
+TILE_QUERIES = 1024
 TILE_ROWS = 2048
 CHOICE_QUERIES = 128
 BUFFER_BYTES = 256 * 2**20
@@ -100,7 +100,7 @@ def room(total: int, k: int, threads: int, sample: int) -> int:
 def queries_at_once(total: int, k: int, threads: int) -> int:
     """How many queries share one reading of the bank, within the memory for their buffers."""
     per_query = 12 * threads * max(room(total, k, threads, 0), room(total, k, threads, _sample_of(total)))
-    return int(np.clip(BUFFER_BYTES // per_query, 1, 8 * TILE_QUERIES))
+    return int(np.clip(BUFFER_BYTES // per_query, 1, 16 * TILE_QUERIES))
 
 
 def nearest(
