@@ -23,7 +23,6 @@ from offmap.data import Samples, digits
 from offmap.detection import Detector, Verdicts, detector
 from offmap.detection.compare import Comparison, compare
 from offmap.errors import InputError
-from offmap.loop.worlds import one_thread
 from offmap.network import Network
 
 METHODS = (
@@ -144,6 +143,8 @@ def run_demo(seed: int = 0, known: int = 6, on_step: Callable[[str], None] = lam
     """
     if not 2 <= known <= 9:
         raise InputError(f"known={known}: 2 to 9 digits can be known, so that some are left unknown")
+    from offmap.nets.threads import one_thread
+
     with one_thread():
         return _run(seed, known, on_step)
 

@@ -5,8 +5,7 @@ The true classes of the stream are never shown to the loop; they and the test in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -149,6 +148,7 @@ def digits_world(known: int = 6, rounds: int = 1, seed: int = 0, guard: str = GU
 
     from offmap.nets.classify import train_classifier
     from offmap.nets.cnn import CNN
+    from offmap.nets.threads import one_thread
 
     if not 2 <= known <= 9 or not 1 <= rounds <= 10 - known:
         raise InputError(f"known={known}, rounds={rounds}: 2 to 9 digits are known, and every round brings a new one")
@@ -202,6 +202,8 @@ def follow(
     **options
         As `offmap.loop.run_round` takes them.
     """
+    from offmap.nets.threads import one_thread
+
     with one_thread():
         state, waiting, steps = world.state, world.state.known.train[:0], []
         before = measure(world, state, len(world.streams))
@@ -259,19 +261,6 @@ def oracle(world: World) -> float:
     )
     found = Network(model).extract(world.test.inputs, progress=False).predictions
     return float((found == world.test.labels).mean())
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """So small a network gains nothing from more, and its numbers do not depend on how many cores there are."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _try(state: State, pile: Part, n_new: Any, options: dict[str, Any]) -> tuple[Round | None, str]:

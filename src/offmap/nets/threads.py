@@ -1,0 +1,26 @@
+"""How many threads torch computes on, for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For a small network, which gains nothing from more; and its numbers do not depend on how many cores there are.
+
+    Examples
+    --------
+    >>> with one_thread():
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
