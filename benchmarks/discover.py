@@ -11,14 +11,13 @@ and 10 to 34; what is reported comes from splits 2 to 6. ``discover_speed.py`` h
 from __future__ import annotations
 
 import argparse
-import fcntl
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import kept
 from discover_speed import memory, speed
 from offmap.discovery import Space, discover
 from offmap.discovery.assign import Rows
@@ -203,22 +202,8 @@ def _flagged(lonely: np.ndarray, labels: np.ndarray, lost: float) -> dict[str, f
 
 
 def save(part: dict[str, Any]) -> None:
-    """Add to the results; what is there and not measured again stays. Several runs may do so at a time."""
-    with RESULTS.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        held = json.loads(file.read() or "{}")
-        _merge(held, part)
-        file.truncate(0)
-        file.write(json.dumps(held, indent=1) + "\n")
-
-
-def _merge(held: dict[str, Any], part: dict[str, Any]) -> None:
-    for key, value in part.items():
-        if isinstance(value, dict) and isinstance(held.get(key), dict):
-            _merge(held[key], value)
-        else:
-            held[key] = value
+    """Add to the results."""
+    kept.add(RESULTS, part)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import kept
 from offmap.discovery import Space, discover
 from offmap.learning import learn, tune
 from offmap.metrics.clustering import open_world_accuracy
@@ -39,10 +40,11 @@ OBJECTIVES = (
     "scl",
 )
 GRIDS: dict[str, list[dict[str, Any]]] = {
-    "opencon": [{"shrinkage": 0.5}, {"weight_novel": 0.05}],
-    "gcd": [{"shrinkage": 0.5}, {"temperature": 0.2}],
+    "opencon": [{"shrinkage": 0.5}, {"weight_novel": 0.05}, {"weight_novel": 0.05, "divergence": 0.0}],
+    "gcd": [{"shrinkage": 0.5}, {"temperature": 0.2}, {"neighbours": 20}],
     "sorl-spectral": [{"shrinkage": 0.8}, {"neighbours": 15}],
 }
+TRIALS = 2
 
 
 def training_rows(folder: Path, name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
@@ -88,8 +90,8 @@ def one(name: str, data: Any, seed: int, tuned: bool, estimate: bool) -> dict[st
     if name in BASELINES:
         found, used = baseline(name, rows, labels, k, seed), k
     else:
-        if tuned and name in GRIDS:
-            settings = tune(name, rows, labels, GRIDS[name], seed=seed).settings
+        if tuned:
+            settings = tune(name, rows, labels, GRIDS[name], TRIALS, seed).settings
         model = learn(name, rows, labels, None if estimate else k, seed=seed, progress=False, **settings)
         found, used = model.predict(rows), model.n_classes
         last = model.history[-1] if model.history else {}
@@ -104,16 +106,16 @@ def one(name: str, data: Any, seed: int, tuned: bool, estimate: bool) -> dict[st
 
 
 def accuracy(arguments: argparse.Namespace) -> None:
-    file = arguments.out
-    done: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    done = kept.read(arguments.out)
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
         for data_set in arguments.sets:
             data = split(arguments.data, data_set, seed)
             for name in arguments.methods:
-                key = f"{data_set}|{name}|{seed}" + ("|K estimated" if arguments.estimate else "")
+                chosen = arguments.tune and name in GRIDS
+                key = f"{data_set}|{name}|{seed}" + "|K estimated" * arguments.estimate + "|chosen" * chosen
                 if key not in done:
-                    done[key] = one(name, data, seed, not arguments.untuned, arguments.estimate)
-                    file.write_text(json.dumps(done, indent=1, sort_keys=True) + "\n")
+                    done[key] = one(name, data, seed, chosen, arguments.estimate)
+                    kept.add(arguments.out, {key: done[key]})
                     print(key, done[key]["v2"], f"{done[key]['seconds']:.0f} s", flush=True)
     print(table(done))
 
@@ -204,7 +206,7 @@ def main() -> None:
     measure.add_argument("--first-seed", type=int, default=2, help="0 and 1 were looked at while settings were chosen")
     measure.add_argument("--sets", nargs="+", default=list(SETS))
     measure.add_argument("--methods", nargs="+", default=[*BASELINES, *OBJECTIVES])
-    measure.add_argument("--untuned", action="store_true", help="default settings, nothing chosen")
+    measure.add_argument("--tune", action="store_true", help="choose settings per seed on pretend-novel classes")
     measure.add_argument("--estimate", action="store_true", help="estimate the number of classes")
     measure.add_argument("--out", type=Path, default=RESULTS / "learn.json")
     measure.set_defaults(run=accuracy)

@@ -8,13 +8,13 @@ unlabelled rows.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import kept
 from learn import RESULTS, measured, training_rows
 from offmap.data import open_world_split
 from offmap.learning import learn
@@ -52,14 +52,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS / "learn_ablations.json")
     arguments = parser.parse_args()
-    done: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
+    done = kept.read(arguments.out)
     for seed in range(arguments.seeds):
         for question, changes in QUESTIONS.items():
             for name, (settings, given) in changes.items():
                 runs = done.setdefault(question, {}).setdefault(name, {})
                 if str(seed) not in runs:
                     runs[str(seed)] = one(arguments.data, seed, settings, given)
-                    arguments.out.write_text(json.dumps(done, indent=1) + "\n")
+                    kept.add(arguments.out, {question: {name: runs}})
                     print(question, name, seed, runs[str(seed)], flush=True)
     for question, changes in done.items():
         for name, runs in changes.items():

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import kept
 from offmap.data import open_world_split, published_split
 from offmap.data.views import ImageViews
 from offmap.discovery import Space, discover
@@ -138,10 +138,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    file = HERE / "results" / "learn_images.json"
-    before = json.loads(file.read_text()) if file.is_file() else {}
-    name = given.set + (f" {given.split}" if given.split else "")
-    file.write_text(json.dumps({**before, name: run(given)}, indent=1) + "\n")
+    name = f"{given.set} {given.split or ''}".strip() + f", {given.pictures:,} pictures"
+    kept.add(HERE / "results" / "learn_images.json", {name: run(given)})
 
 
 if __name__ == "__main__":
