@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 import kept
+from offmap.bench.thesis_figures import planar
 from offmap.data import open_world_split, published_split
 from offmap.data.views import ImageViews
 from offmap.discovery import Space, discover
@@ -48,13 +49,6 @@ def fashion(data: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 def cifar10(data: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     held = np.load(data / "cifar10_train.npz")
     return held["images"], held["labels"].astype(np.int64)
-
-
-def embedded(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Two columns by t-SNE, of rows that fit in a picture."""
-    from sklearn.manifold import TSNE
-
-    return np.asarray(TSNE(2, perplexity=30, random_state=0, init="pca").fit_transform(features))
 
 
 def measured(truth: npt.NDArray[Any], found: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, list[float]]:
@@ -108,10 +102,11 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         note(name, model.predict(images), time.perf_counter() - start)
         if name == "opencon":
             shown["then OpenCon"] = model.transform(images[few])
-    panels = {name: (embedded(rows), [groups[c] for c in truth[few]]) for name, rows in shown.items()}
+    flat = {name: planar(rows) for name, rows in shown.items()}  # by UMAP where umap-learn is installed
+    panels = {name: (points, [groups[c] for c in truth[few]]) for name, (points, _) in flat.items()}
     draw(
         HERE.parent / "docs" / f"learned-{given.set}.svg",
-        f"{len(few)} pictures by t-SNE",
+        f"{len(few)} pictures by {next(iter(flat.values()))[1]}",
         panels,
         dict(zip(groups, INKS, strict=True)),
     )

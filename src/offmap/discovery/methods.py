@@ -69,25 +69,14 @@ def gcd(problem: Problem) -> Labels:
 
 
 def spectral(problem: Problem) -> Labels:
-    """Eigenvectors of the neighbour graph with labelled classes as cliques, grouped by semi-supervised k-means.
-
-    The closed form of the thesis' spectral losses (l.2757) on a 15-nearest-neighbour graph.
-    """
-    from offmap.graph import add_labels, knn_graph, spectral_embedding
+    """Eigenvectors of the neighbour graph with labelled classes as cliques, grouped by semi-supervised k-means."""
+    from offmap.graph import spectral_features
 
     rows = problem.rows.block(0, len(problem.rows))
-    neighbours = min(15, len(rows) - 1)
-    if neighbours < 1 or problem.k >= len(rows):
+    if len(rows) < 3 or problem.k >= len(rows):
         return ss_kmeans(problem)
-    graph = knn_graph(rows, neighbours)
-    whole = graph
-    if problem.n_known:
-        usual = float(np.bincount(problem.codes[problem.codes >= 0]).mean())
-        # A clique node gets four times the weight of its neighbours, whatever the class size.
-        whole = add_labels(graph, problem.codes, eta_l=4.0 * neighbours * usual)
-    spectrum = spectral_embedding(whole, problem.k, seed=problem.seed, tolerance=1e-3)
-    embedded = Rows(np.asarray(unit(spectrum.vectors), np.float32))
-    return group(embedded, problem.k, problem.seed, problem.forced, problem.n_known)[0]
+    features = spectral_features(rows, problem.codes, problem.k, seed=problem.seed)
+    return group(Rows(features), problem.k, problem.seed, problem.forced, problem.n_known)[0]
 
 
 def gmm(problem: Problem) -> Labels:

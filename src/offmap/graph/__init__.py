@@ -8,6 +8,7 @@ from offmap.graph.build import (
     label_connections,
     transitions,
 )
+from offmap.graph.features import spectral_features
 from offmap.graph.spectral import Spectrum, eigengap, spectral_embedding
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "label_connections",
     "normalized_adjacency",
     "spectral_embedding",
+    "spectral_features",
     "transitions",
 ]

@@ -18,7 +18,8 @@ from offmap import store
 from offmap.data.views import Views
 from offmap.discovery.inputs import KnownClasses, read_labels
 from offmap.errors import InputError
-from offmap.learning import building, closed
+from offmap.graph import spectral_features
+from offmap.learning import building
 from offmap.learning.distributed import Ranks, joined
 from offmap.learning.encoders import Encoder, Lookup, Whitening, lookup
 from offmap.learning.estimate import estimates, watched
@@ -27,7 +28,7 @@ from offmap.learning.inputs import Inputs, as_inputs
 from offmap.learning.losses.numbers import unit
 from offmap.learning.model import OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives import Objective, Task, objective
-from offmap.learning.settings import Preset, Training, published_encoder, resolve
+from offmap.learning.settings import SPECTRAL_SETTINGS, Preset, Training, published_encoder, resolve
 from offmap.learning.trainer import Trainer
 
 SPECTRAL = "sorl-spectral"
@@ -234,19 +235,18 @@ def _spectral(
 ) -> OpenWorldModel:
     if data.kind != "embeddings":
         raise InputError(f"{SPECTRAL}: it reads embeddings; train an encoder on pictures first, and give its features")
-    unknown = settings.keys() - closed.SETTINGS.keys()
+    unknown = settings.keys() - SPECTRAL_SETTINGS.keys()
     if unknown:
-        raise InputError(f"{SPECTRAL}: there is no setting {sorted(unknown)[0]!r}; it has {', '.join(closed.SETTINGS)}")
-    chosen = {**closed.SETTINGS, **settings}
+        settable = ", ".join(SPECTRAL_SETTINGS)
+        raise InputError(f"{SPECTRAL}: there is no setting {sorted(unknown)[0]!r}; it has {settable}")
+    chosen = {**SPECTRAL_SETTINGS, **settings}
     codes, rows = known.codes, data.tensor.numpy()
     front = Whitening(rows.shape[1])
     front.fit(rows, codes, chosen["shrinkage"])
     prepared = front(data.tensor)
     k = building.class_count(n_classes, prepared, known, seed)
-    columns = min(chosen["columns"] or k, len(rows) - 1)
-    features = closed.spectral_features(
-        prepared.numpy(), codes, columns, neighbours=chosen["neighbours"], eta_l=chosen["eta_l"], seed=seed
-    )
+    given = {name: chosen[name] for name in ("neighbours", "eta_l", "diffusion", "columns")}
+    features = spectral_features(prepared.numpy(), codes, k, **given, seed=seed)
     labels, centres = grouped(features, k, codes, len(known), seed)
     used = building.in_use(labels, k, len(known))
     body = Lookup(len(rows), rows.shape[1], features.shape[1], chosen["nearest"])

@@ -104,6 +104,15 @@ class Training:
                 raise InputError(f"{name}={getattr(self, name)!r}: not possible; see offmap.learning.Training")
 
 
+# Of the closed form: the graph in whitened space, its eigenvectors, and how many nearest rows stand in for a new one.
+SPECTRAL_SETTINGS: Mapping[str, Any] = {
+    "neighbours": 30,
+    "eta_l": 4.0,
+    "diffusion": 4.0,
+    "columns": 0,
+    "shrinkage": 0.5,
+    "nearest": 10,
+}
 EMBEDDINGS: Mapping[str, Any] = {
     "epochs": 5,
     "batch_size": 256,

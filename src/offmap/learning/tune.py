@@ -17,7 +17,7 @@ from offmap.learning.learn import SPECTRAL, learn
 from offmap.learning.objectives import objective
 from offmap.metrics.clustering import open_world_accuracy
 
-SPECTRAL_GRID: Mapping[str, Sequence[Any]] = {"neighbours": (15, 50), "eta_l": (1.0, 10.0)}
+SPECTRAL_GRID: Mapping[str, Sequence[Any]] = {"neighbours": (15, 50), "eta_l": (1.0, 10.0), "diffusion": (0.5, 8.0)}
 GAIN = 0.005  # another setting must be better by this much than the one in use
 
 

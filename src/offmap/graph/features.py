@@ -1,0 +1,71 @@
+"""Features without training: what minimises the spectral losses on a neighbour graph with labelled cliques."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.graph.build import add_labels, knn_graph
+from offmap.graph.spectral import spectral_embedding
+
+PER_CLASS = 1.5  # eigenvectors; those after the first for each class still tell classes apart
+TOLERANCE = 1e-3
+
+
+def spectral_features(
+    rows: npt.NDArray[np.float32],
+    codes: npt.NDArray[np.int64],
+    n_classes: int,
+    *,
+    neighbours: int = 30,
+    eta_l: float = 4.0,
+    diffusion: float = 4.0,
+    columns: int = 0,
+    seed: int = 0,
+) -> npt.NDArray[np.float32]:
+    """Leading eigenvectors, rows of length 1, of the k-NN graph with every labelled class as a clique.
+
+    At the optimum of the spectral losses the features are the leading eigenvectors of the normalised adjacency, each
+    weighed by the root of its eigenvalue (thesis l.2757). The root hardly weighs them: eigenvalues of a neighbour
+    graph crowd below 1. A power of four, which is four steps of a random walk over the graph, fades out what joins only
+    parts of classes, so that more eigenvectors than classes can be kept.
+
+    Parameters
+    ----------
+    rows
+        In the space where neighbours mean something.
+    codes
+        Per row its known class or -1.
+    n_classes
+        Known and novel.
+    neighbours
+        Of the graph.
+    eta_l
+        The weight that a labelled row has in its clique, relative to what it has among neighbours.
+    diffusion
+        The power of an eigenvalue that weighs its eigenvector; 0.5 is the thesis', 0 weighs all alike.
+    columns
+        How many eigenvectors; 0 for one and a half times the classes.
+    seed
+        Of the start vector.
+
+    Examples
+    --------
+    >>> rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    >>> spectral_features(rows, np.full(40, -1), 4, neighbours=5).shape
+    (40, 6)
+    """
+    n = len(rows)
+    graph = knn_graph(rows, min(neighbours, n - 1))
+    known = codes[codes >= 0]
+    whole: Any = graph / graph.sum()
+    if len(known):
+        whole = add_labels(whole, codes, eta_l=eta_l * len(known) / n / len(np.unique(known)))
+    wanted = min(columns or math.ceil(PER_CLASS * n_classes), n - 1)
+    spectrum = spectral_embedding(whole, wanted, seed=seed, tolerance=TOLERANCE)
+    vectors = spectrum.vectors * np.clip(spectrum.values, 0.0, None) ** diffusion
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(length > 0, length, 1), np.float32)
