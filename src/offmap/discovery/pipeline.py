@@ -45,9 +45,9 @@ def discover(
     n_classes
         Known and novel classes together, or ``"auto"`` to estimate it.
     method
-        ``"auto"`` is ``"ss-kmeans"`` or ``"spectral"``, whichever finds hidden known classes best, in the space
-        that does. ``"kmeans"`` and ``"gcd"`` are the usual baselines on plain rows; ``"gmm"``, ``"vmf"`` and
-        ``"hdbscan"`` group in other ways.
+        ``"auto"`` is ``"spectral"`` on plain rows, unless hidden known classes are found clearly better in another
+        space or by ``"ss-kmeans"``; and that for large or hardly labelled piles. ``"kmeans"`` and ``"gcd"`` are the
+        usual baselines on plain rows; ``"gmm"``, ``"vmf"`` and ``"hdbscan"`` group in other ways.
     seed
         The same seed gives the same answer.
     space
