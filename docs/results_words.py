@@ -311,6 +311,10 @@ def layers(results: Results) -> str:
     own, sizes = found["layers"], found["inputs"]
     claim(own["weighed"]["svhn fpr95"] < own["penultimate"]["svhn fpr95"] - 5, "weighed layers are better on CIFAR-100")
     shown = {name: f"{own[name]['svhn fpr95']:.1f} / {own[name]['svhn auroc']:.1f}" for name in own}
+    stepped = {name: results.rows(name)["mahalanobis(epsilon=0.002)", "svhn"] for name in (C10, C100)}
+    for name, one in stepped.items():
+        plain = results.rows(name)["mahalanobis", "svhn"]
+        claim(abs(one["fpr95"] - plain["fpr95"]) < 5, "the input step changes little")
     return (
         "**Mahalanobis: the layers.** On CIFAR-100 the printed figure is not one of the penultimate layer. The thesis' "
         "Mahalanobis trains a classifier (l.923): distances at four layers, weighed by a logistic regression that "
@@ -318,8 +322,9 @@ def layers(results: Results) -> str:
         f"test pictures to fit on (training pictures of CIFAR-100 are not at hand) and {sizes['weighed']:,} to weigh "
         f"on, the penultimate layer alone gives {shown['penultimate']} on SVHN, the second transition "
         f"{shown['trans2']}, the weighed four {shown['weighed']}, their plain sum {shown['sum']}; printed "
-        f"{_printed(row)}. What is left may come from the training pictures, "
-        "fifty times as many, and from the input step; neither is repeated here, so that part of the reason is a guess."
+        f"{_printed(row)}. The input step is not the reason: with ε = 0.002 the penultimate layer gives "
+        f"{_measured(stepped[C10])} on CIFAR-10 and {_measured(stepped[C100])} on CIFAR-100. What is left may come "
+        "from the training pictures, fifty times as many, which is a guess."
     )
 
 
