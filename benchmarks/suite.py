@@ -73,18 +73,20 @@ def measured(name: str, data: Path, fitted: int, tested: int, batch: int, repeat
         tempfile.TemporaryDirectory() as scratch,
         Worker(sys.executable, "detect_offmap.py") as ours,
         Worker(peers.environment(), "detect_pytorch_ood.py") as theirs,
+        Worker(peers.environment(), "detect_pytorch_ood.py") as hand,
     ):
         few, whole = Path(scratch) / "few", Path(scratch) / "whole"
         for folder, sizes in ((few, (200, 20)), (whole, (fitted, tested))):
             folder.mkdir()
             pictures(suite, data, folder, *sizes)
         calls = {"offmap": (ours, "compare"), "pytorch-ood": (theirs, "compare"),
-                 "pytorch-ood by hand": (theirs, "compare_by_hand")}  # fmt: skip
+                 "pytorch-ood by hand": (hand, "compare_by_hand")}  # fmt: skip
+        idle = {library: worker.idle() for library, (worker, _) in calls.items()}
         for worker, task in calls.values():  # warms up
             worker(task, **{**own, "methods": ["energy"]}, folder=str(few))
         for _ in range(repeats):
             for library, (worker, task) in calls.items():
-                peak = worker.peak(task, **own, folder=str(whole))
+                peak = worker.peak(task, idle[library], **own, folder=str(whole))
                 peaks[library] = max(peak, peaks.get(library, 0))
                 taken: Times = times.setdefault(library, {"wall": [], "cpu": []})
                 taken["wall"].append(worker.seconds)

@@ -20,6 +20,8 @@ from typing import Any
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 REPEATS = 5
 
+READY = "ready"  # the task of doing nothing
+
 
 def serve(tasks: Mapping[str, Callable[..., Any]]) -> None:
     """Answer requests on standard input until it closes; anything printed goes to standard error."""
@@ -27,7 +29,7 @@ def serve(tasks: Mapping[str, Callable[..., Any]]) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         started, used = time.perf_counter(), time.process_time()
-        result = tasks[request["task"]](**request["arguments"])
+        result = None if request["task"] == READY else tasks[request["task"]](**request["arguments"])
         answer = {"seconds": time.perf_counter() - started, "cpu": time.process_time() - used, "result": result}
         print(json.dumps(answer), file=out, flush=True)
 
@@ -77,9 +79,18 @@ class Worker:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * int(status.partition("RssAnon:")[2].split()[0])
 
-    def peak(self, task: str, **arguments: Any) -> int:
-        """Carry out a task and watch it from outside: the most anonymous memory held, above what was held before."""
-        before = most = self.anonymous_bytes()
+    def idle(self) -> int:
+        """What it holds once everything is imported and nothing was done."""
+        self(READY)
+        return self.anonymous_bytes()
+
+    def peak(self, task: str, above: int | None = None, **arguments: Any) -> int:
+        """Carry out a task and watch it from outside: the most anonymous memory held, above what was held before.
+
+        What earlier tasks freed may still be held, so after other tasks `above` should be what the idle child held.
+        """
+        most = self.anonymous_bytes()
+        before = most if above is None else above
         done = threading.Event()
 
         def watch() -> None:
