@@ -1,7 +1,7 @@
 """The thesis' toy worlds with rendered solids: which labels help which novel classes (l.2236, l.2730, l.4664, l.5439).
 
 ``python benchmarks/toy.py`` writes results/toy.json and docs/toy.svg. Smaller than the thesis': a small CNN instead of
-a ResNet-18, 100 pictures of each type instead of 2,500, 24 pixels, 10 epochs instead of 40.
+a ResNet-18, 150 pictures of each type instead of 2,500, 24 pixels, 15 epochs instead of 40.
 
 NSCL: red and blue cubes and spheres without labels, to be told apart by colour; labelled are red cylinders (case 1) or
 grey ones (case 2). SORL: cubes known; spheres share their colours, cylinders are grey; with labels and without.
@@ -127,8 +127,8 @@ def points(features: npt.NDArray[Any], toy: Any) -> tuple[npt.NDArray[Any], list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--per-type", type=int, default=100)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--per-type", type=int, default=150)
+    parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "toy.json")
     parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "toy.svg")
     given = parser.parse_args()
