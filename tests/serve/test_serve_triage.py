@@ -199,8 +199,8 @@ def test_forgetting_is_not_deployed(world):
     """A new class between two old ones takes some of their inputs; the version says so and cannot be put in service."""
     world.triage._options["max_forgetting"] = 0.0
     between = rows_of(np.zeros(200, int), 3)
-    between[:, 0] -= 2.5
-    between[:, 1] += 2.5
+    between[:, 0] -= 3
+    between[:, 1] += 3
     world.service.score(features=between)
     board = world.grouped()
     for group in board["groups"]:
