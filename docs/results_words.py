@@ -352,8 +352,8 @@ def peers(results: Results) -> str:
             f"the CPU time of offmap (goal: {case['at_least']:g}), someone who extracts features once and calls its "
             f"methods by hand {case['times_faster_than_by_hand']:.1f} times; its peak memory is "
             f"{case['times_less_memory']:.1f} times ours at the same batch of {sizes['batch']} (goal: "
-            f"{case['memory_at_least']:g}). {same} methods agree in "
-            "AUROC to 1e-4; the table says why the others do not."
+            f"{case['memory_at_least']:g}; above the idle process, and at this size mostly the network's own). "
+            f"{same} methods agree in AUROC to 1e-4; the table says why the others do not."
         )
     return "\n\n".join(words)
 
