@@ -194,10 +194,7 @@ def verdict(rounds: int, rng: np.random.Generator) -> dict[str, Any]:
     import offmap
     from offmap.nets.resnet import ResNet
 
-    network, image = (
-        ResNet(1000, depth=50, stem="imagenet").eval(),
-        torch.randn(1, 3, 224, 224),
-    )
+    network, image = ResNet(1000, depth=50, stem="imagenet").eval(), torch.randn(1, 3, 224, 224)
     known = np.abs(rng.standard_normal((12_800, 2048), dtype=np.float32))
     guard = offmap.detector("knn(10)").fit(known).calibrate(known[:1000])
     halves, half = torch.from_numpy(known).half(), torch.zeros(2048, dtype=torch.float16)

@@ -6,15 +6,15 @@ A table stands between ``<!-- table: name -->`` and ``<!-- end -->``; all else o
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from filled import filled
+
 PAGE = Path(__file__).with_name("discovery-results.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "discover.json"
-TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PARTS = ("all", "known", "novel")
 
 
@@ -171,7 +171,7 @@ def table(name: str) -> str:
 
 def page() -> str:
     """The page with its tables filled in."""
-    return TABLE.sub(lambda found: f"{found[1]}{table(found[2])}\n{found[3]}", PAGE.read_text())
+    return filled(PAGE, {"table": table})
 
 
 if __name__ == "__main__":

@@ -6,16 +6,15 @@ A table stands between ``<!-- table: name -->`` and ``<!-- end -->``; all else o
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filled import filled
 
 PAGE = Path(__file__).with_name("learning-results.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
-TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 GIVEN, ESTIMATED, CHOSEN = "", "K estimated", "chosen"  # what a run's name ends with
 
 
@@ -148,7 +147,7 @@ KINDS: dict[str, Callable[[], str]] = {
 
 def page() -> str:
     """The page with its tables filled in."""
-    return TABLE.sub(lambda found: f"{found[1]}{KINDS[found[2]]()}\n{found[3]}", PAGE.read_text())
+    return filled(PAGE, {"table": lambda name: KINDS[name]()})
 
 
 def _mean(by_seed: dict[int, dict[str, Any]], convention: str) -> Any:

@@ -7,7 +7,6 @@ A table stands between ``<!-- table: name -->`` and ``<!-- end -->``, sentences 
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,10 @@ from statistics import fmean
 from typing import Any
 
 import results_words
+from filled import filled
 
 PAGE = Path(__file__).with_name("results.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
-MADE = re.compile(r"(<!-- (table|text): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 125  # letters of a line of text
 
 
@@ -255,8 +254,7 @@ def text(name: str) -> str:
 
 def page() -> str:
     """The page with its tables and sentences filled in."""
-    makers = {"table": table, "text": text}
-    return MADE.sub(lambda found: f"{found[1]}{makers[found[2]](found[3])}\n{found[4]}", PAGE.read_text())
+    return filled(PAGE, {"table": table, "text": text})
 
 
 def _line(cells: list[str]) -> str:

@@ -18,7 +18,7 @@ from offmap.metrics.clustering import open_world_accuracy
 
 TRIALS = 2
 TRIAL_ROWS = 4000
-CLEARLY = 0.05
+CLEARLY = 0.05  # better, on hidden classes: less is noise
 GRAPH_ROWS = 30_000  # eigenvectors of larger graphs cost more than they are worth by default
 
 Choice = tuple[str, Space]

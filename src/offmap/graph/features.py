@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from offmap.graph.build import add_labels, knn_graph
 from offmap.graph.spectral import spectral_embedding
+from offmap.neighbors.vectors import unit
 
 PER_CLASS = 1.5  # eigenvectors; those after the first for each class still tell classes apart
 TOLERANCE = 1e-3
@@ -67,5 +68,4 @@ def spectral_features(
     wanted = min(columns or math.ceil(PER_CLASS * n_classes), n - 1)
     spectrum = spectral_embedding(whole, wanted, seed=seed, tolerance=TOLERANCE)
     vectors = spectrum.vectors * np.clip(spectrum.values, 0.0, None) ** diffusion
-    length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.where(length > 0, length, 1), np.float32)
+    return unit(vectors)[0]

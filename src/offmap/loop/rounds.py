@@ -20,7 +20,7 @@ from offmap.loop.state import State, refitted, with_features_of
 MAX_FORGETTING = 0.03
 MIN_SIZE = 20
 MOST_LABELLED = 5000  # labelled inputs beside which a pile is grouped; more would not move the groups
-METHOD: MethodName = "spectral"  # groups flagged digits better than "auto" does, on seeds 0 to 4 of `digits_world`
+METHOD: MethodName = "spectral"  # what "auto" takes as a rule, without the trials that it costs
 
 
 class NothingFoundError(InputError):

@@ -69,7 +69,7 @@ def as_floats(rows: Array) -> Floats:
     return floats
 
 
-def unit(rows: Floats) -> tuple[Floats, Doubles]:
+def unit(rows: Floats | Doubles) -> tuple[Floats, Doubles]:
     """Rows scaled to length 1, and the lengths they had; rows of zeros stay zeros.
 
     Examples
