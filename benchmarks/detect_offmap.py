@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import offmap
-from offmap.nets.densenet import DenseNet
+from offmap.models.densenet import DenseNet
 from worker import THREADS, serve
 
 torch.set_num_threads(THREADS)
@@ -70,7 +70,7 @@ def odin(folder: str, weights: str, file: str, epsilon: float) -> None:
     """ODIN's scores of pictures."""
     pictures = np.load(Path(folder) / "test.npy")
     made = offmap.detector(f"odin(epsilon={epsilon})").finalize()
-    acts = offmap.Network(DenseNet.load(weights)).extract(pictures, needs=made.needs, progress=False)
+    acts = offmap.Network(DenseNet.load(weights)).extract(pictures, requirements=made.requirements, progress=False)
     np.save(file, made.score(acts))
 
 

@@ -24,7 +24,7 @@ from pytorch_ood import detector as peer  # noqa: E402  # after the operators
 from pytorch_ood.benchmark import Benchmark  # noqa: E402  # the same
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-from offmap.nets.densenet import DenseNet  # noqa: E402  # the same network, in plain torch, for both sides
+from offmap.models.densenet import DenseNet  # noqa: E402  # the same network, in plain torch, for both sides
 
 logging.disable(logging.WARNING)
 torch.set_num_threads(THREADS)

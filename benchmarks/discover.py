@@ -23,7 +23,7 @@ from offmap.discovery import Space, discover
 from offmap.discovery.assign import Rows
 from offmap.discovery.counting import count_classes
 from offmap.discovery.inputs import read_labels
-from offmap.discovery.outliers import conformal_limit, loneliness
+from offmap.discovery.outliers import conformal_limit, outlier_distances
 from offmap.metrics.clustering import class_count_error, open_world_accuracy
 
 RESULTS = Path(__file__).parent / "results" / "discover.json"
@@ -182,7 +182,9 @@ def outliers(sets: list[str], seeds: list[int]) -> None:
             oos = [held[f"oos_{part}_features"] for part in ("train", "val", "test")]
             strange["real out-of-scope queries"] = np.concatenate(oos)
         for title, extra in strange.items():
-            lonely = loneliness(Rows(np.concatenate([rows, extra]).astype(np.float32), "cosine"))  # no labels in it
+            lonely = outlier_distances(
+                Rows(np.concatenate([rows, extra]).astype(np.float32), "cosine")
+            )  # no labels in it
             for seed in seeds:
                 labels, _ = split(truth, seed)
                 cell = {str(lost): _flagged(lonely, labels, lost) for lost in LOST}

@@ -25,7 +25,7 @@ import onnxruntime
 import torch
 
 import offmap
-from offmap.nets.resnet import ResNet
+from offmap.models.resnet import ResNet
 
 RESULTS = Path(__file__).parent / "results" / "export.json"
 BANK = 12_800

@@ -145,8 +145,8 @@ def step(arguments: argparse.Namespace) -> None:
     """OpenCon's own work in a step against a ResNet-18's pass, and against a loop over samples; ratios of one run."""
     import torch
 
-    from offmap.learning.objectives import Moment, Task, objective
-    from offmap.nets.encoders import make_encoder
+    from offmap.learning.objectives import Task, TrainingProgress, objective
+    from offmap.models.encoders import make_encoder
 
     torch.set_num_threads(arguments.threads)
     generator = torch.Generator().manual_seed(0)
@@ -157,7 +157,7 @@ def step(arguments: argparse.Namespace) -> None:
     loss.start(first.detach(), labels, torch.randn(200, 128, generator=generator))
 
     def objective_step() -> None:
-        torch.stack(list(loss(first, second, labels, Moment(0, 1)).values())).sum().backward()
+        torch.stack(list(loss(first, second, labels, TrainingProgress(0, 1)).values())).sum().backward()
         loss.after_step(first.detach(), second.detach(), labels)
 
     def sample_loop() -> None:

@@ -31,12 +31,12 @@ CASES = [
 
 
 def run(case: dict[str, Any], seed: int) -> dict[str, Any]:
-    from offmap.loop.worlds import digits_world, follow
+    from offmap.openworld.simulation import digits_world, simulate
 
     began = time.perf_counter()
     world = digits_world(6, case["rounds"], seed)
     # nothing is refused here, so that forgetting is measured and not prevented; what the gate says is kept beside it
-    journey = follow(world, case["n_new"], learner=case["learner"], max_forgetting=1.0)
+    journey = simulate(world, case["n_new"], learner=case["learner"], max_forgetting=1.0)
     steps = []
     for step in journey.steps:
         done = step.round

@@ -32,8 +32,8 @@ from offmap.bench.networks import make_network
 from offmap.bench.sets import load_set
 from offmap.bench.suites import Suite, load_suite
 from offmap.data import scaled
+from offmap.extra_passes import Layer, Requirements
 from offmap.metrics.detection import detection_report
-from offmap.requests import Layer, Needs
 from react_dice import measured
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -96,12 +96,12 @@ def layers(suite: Suite, data: Path, fitted: int, weighed: int) -> dict[str, Any
     from sklearn.linear_model import LogisticRegressionCV
 
     network = make_network(suite.networks[0], None, data, default_cache())
-    needs = Needs(extras=tuple(Layer(layer) for layer in LAYERS))
+    requirements = Requirements(extras=tuple(Layer(layer) for layer in LAYERS))
     sets = {"id": load_set(suite.test, data).part(KNOWN)} | {o.name: load_set(o, data).part(UNKNOWN) for o in suite.ood}
     acts = {
         key: network.net.extract(
             network.batches(part, 32),
-            needs,
+            requirements,
             to=default_cache() / f"layers-{suite.name}-{key}-{len(part)}",
             progress=False,
         )
@@ -116,7 +116,7 @@ def layers(suite: Suite, data: Path, fitted: int, weighed: int) -> dict[str, Any
     struck = attacked(network.net.model, pictures, torch.from_numpy(np.asarray(labels[rows["weigh"]])), step)
     seen = {name: acts["id"][part] for name, part in rows.items()}
     seen |= {ood.name: acts[ood.name] for ood in suite.ood}
-    seen["attacked"] = network.net.extract(struck.numpy(), needs=needs, batch_size=BATCH, progress=False)
+    seen["attacked"] = network.net.extract(struck.numpy(), requirements=requirements, batch_size=BATCH, progress=False)
 
     tests = ("id", *(ood.name for ood in suite.ood))
     scores = {layer: {} for layer in (*LAYERS, "penultimate")}

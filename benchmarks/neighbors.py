@@ -192,7 +192,7 @@ def verdict(rounds: int, rng: np.random.Generator) -> dict[str, Any]:
     import torch
 
     import offmap
-    from offmap.nets.resnet import ResNet
+    from offmap.models.resnet import ResNet
 
     network, image = ResNet(1000, depth=50, stem="imagenet").eval(), torch.randn(1, 3, 224, 224)
     known = np.abs(rng.standard_normal((12_800, 2048), dtype=np.float32))

@@ -29,7 +29,7 @@ from offmap.bench.runner import standard_errors
 from offmap.bench.sets import LoadedSet, load_set
 from offmap.bench.suites import load_suite
 from offmap.data import Samples
-from offmap.detection.passes import odin_score
+from offmap.detection.scores.passes import odin_score
 from offmap.metrics.detection import detection_report
 
 RESULTS = Path(__file__).with_name("results") / "odin.json"
@@ -120,7 +120,9 @@ def same_as_library(network: BenchNetwork, known: LoadedSet, epsilon: float) -> 
     """The loop above must say what ``odin`` says."""
     few = LoadedSet("few", known.samples[:BATCH])
     made = offmap.detector(f"odin(epsilon={epsilon})").fit(network.net.extract(network.batches(few, BATCH)))
-    theirs = made.score(network.net.extract(network.batches(few, BATCH), needs=made.needs, progress=False))
+    theirs = made.score(
+        network.net.extract(network.batches(few, BATCH), requirements=made.requirements, progress=False)
+    )
     mine = scores_by_step(network.net.model, tensors(network, few), (epsilon,))[epsilon]
     np.testing.assert_allclose(mine, theirs, rtol=1e-5)
 

@@ -22,7 +22,7 @@ import offmap
 from offmap.bench.cache import default_cache
 from offmap.bench.runner import prepared
 from offmap.bench.suites import load_suite
-from offmap.detection.shaping.dice import contribution, largest, n_kept
+from offmap.detection.shapers.dice import contribution, largest, n_kept
 from offmap.metrics.detection import detection_report
 
 RESULTS = Path(__file__).with_name("results") / "react_dice.json"

@@ -33,9 +33,9 @@ import numpy as np
 from PIL import Image
 
 import offmap
-from offmap.nets import load_network
+from offmap.models import load_network
 from offmap.report.page import versions
-from offmap.serve import open_pile
+from offmap.service import open_pile
 from worker import THREADS, Worker
 
 RESULTS = Path(__file__).with_name("results")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from offmap.nets.resnet import ResNet
+from offmap.models.resnet import ResNet
 from worker import serve
 
 

@@ -10,7 +10,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from offmap.serve.settings import Settings
+from offmap.service.settings import Settings
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"

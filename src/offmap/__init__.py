@@ -1,6 +1,6 @@
 """offmap tells you when your model is off the map, and redraws the map.
 
-Importing it is fast: each name loads its part of the house when it is first used.
+Importing it is fast: each name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _HOMES = {
     "Network": "offmap.network",
     "Detector": "offmap.detection",
     "detector": "offmap.detection",
-    "compare": "offmap.detection.compare",
+    "compare": "offmap.detection.evaluate",
     "discover": "offmap.discovery",
     "export": "offmap.deploy",
     "learn": "offmap.learning",
 }
-_ROOMS = (
-    "activations", "bench", "cli", "data", "deploy", "detection", "discovery", "errors", "graph", "learning", "loop",
-    "metrics", "neighbors", "nets", "network", "plots", "report", "requests", "sampling", "scale", "serve", "store",
-    "theory",
+_PACKAGES = (
+    "activations", "bench", "cli", "data", "deploy", "detection", "discovery", "errors", "extra_passes", "graph",
+    "learning", "metrics", "models", "neighbors", "network", "openworld", "plots", "report", "sampling", "scale",
+    "service", "store", "theory",
 )  # fmt: skip
 _KINDS = {
     "detector": "offmap.detection:Detector",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from offmap.deploy import export as export
     from offmap.detection import Detector as Detector
     from offmap.detection import detector as detector
-    from offmap.detection.compare import compare as compare
+    from offmap.detection.evaluate import compare as compare
     from offmap.discovery import discover as discover
     from offmap.learning.learn import learn as learn
     from offmap.network import Network as Network
@@ -69,10 +69,10 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name, a room of the house, or a method's class (``offmap.ReAct``) when it is first used."""
+    """Load a public name, a package, or a method's class (``offmap.ReAct``) when it is first used."""
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return importlib.import_module(f"offmap.{name}")
     if name[:1].isupper():
         from offmap.detection import methods
@@ -84,4 +84,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_ROOMS, "__version__"})
+    return sorted({*__all__, *_PACKAGES, "__version__"})

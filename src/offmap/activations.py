@@ -87,7 +87,8 @@ class Activations:
     labels
         Class indices from 0, one per input.
     extras
-        What some methods need beyond that, by name; `Network.extract(..., needs=detector.needs)` fills it.
+        What some methods need beyond that, by name, filled by
+        `Network.extract(..., requirements=detector.requirements)`.
 
     Examples
     --------

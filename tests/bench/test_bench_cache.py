@@ -14,8 +14,8 @@ from offmap.bench.sets import LoadedSet, StoredFeatures, content_of, load_set, r
 from offmap.bench.suites import NetworkSpec, SetSpec, load_suite
 from offmap.data import Samples
 from offmap.errors import InputError
+from offmap.extra_passes import Layer
 from offmap.network import Network
-from offmap.requests import Layer
 
 
 class Counted(torch.nn.Module):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import offmap
 from offmap.cli import app
-from offmap.loop import Learned
+from offmap.openworld import ClassifierUpdate
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_rows_without_a_label_are_the_pile(folder: Path) -> None:
     assert "2 new classes beside 4" in out
     assert "accepted: accuracy on known classes" in out
     assert (folder / "out" / "round-1.html").read_text().startswith("<!doctype html>")
-    learned = Learned.load(folder / "out")
+    learned = ClassifierUpdate.load(folder / "out")
     guard = offmap.load(folder / "out" / "guard.offmap")
     assert len(learned.class_names) == guard.n_classes == 6
     assert json.loads((folder / "out" / "classes.json").read_text()) == list(learned.class_names)

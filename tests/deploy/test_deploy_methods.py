@@ -17,10 +17,10 @@ import offmap
 from offmap.deploy.drawing import drawn
 from offmap.deploy.guards import GuardFormula
 from offmap.deploy.verdicts import Verdicts
-from offmap.detection.calibrate import Calibration
+from offmap.detection.calibration import Calibration
 from offmap.detection.registry import example_specs
 from offmap.errors import InputError
-from offmap.requests import Layer, Needs
+from offmap.extra_passes import Layer, Requirements
 
 REFUSED = {
     "batchnorm_oracle": "depends on the others in the batch",
@@ -131,8 +131,8 @@ def test_what_needs_more_than_features_and_logits_is_refused_with_the_reason(
     spec: str, reason: str, tmp_path: Path
 ) -> None:
     guard = offmap.detector(spec)
-    layers = Needs(extras=tuple(request for request in guard.needs.extras if isinstance(request, Layer)))
-    acts = world().net(world().x[:200], needs=layers)
+    layers = Requirements(extras=tuple(request for request in guard.requirements.extras if isinstance(request, Layer)))
+    acts = world().net(world().x[:200], requirements=layers)
     labelled = offmap.Activations(acts.features, acts.head, np.asarray(acts.logits), acts.predictions, acts.extras)
     guard.fit(labelled)
     with pytest.raises(InputError, match="cannot be exported") as caught:

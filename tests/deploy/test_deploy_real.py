@@ -11,8 +11,8 @@ from deploy_kit import agrees, run
 
 import offmap
 from offmap.data import scaled, tiles
-from offmap.nets.densenet import DenseNet
-from offmap.nets.weights import load_weights
+from offmap.models.densenet import DenseNet
+from offmap.models.weights import load_weights
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 METHODS = [

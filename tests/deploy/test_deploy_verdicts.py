@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offmap.deploy.verdicts import Verdicts
-from offmap.detection.calibrate import Calibration
+from offmap.detection.calibration import Calibration
 
 FEW_VALUES = st.sampled_from([-3.0, -1.0, 0.0, 0.5, 0.5000000001, 2.0, 7.0, -np.inf, np.inf])  # many ties
 

@@ -18,7 +18,7 @@ import offmap
 from offmap import activations
 from offmap.detection import Detector, Score, Shaper
 from offmap.detection.checks import required
-from offmap.detection.grammar import parse
+from offmap.detection.spec import parse
 from offmap.detection.statistics import Quantile
 from offmap.errors import InputError, MissingError, NotFittedError, OffmapError, StoreError
 
@@ -153,10 +153,10 @@ def same_data_same_bits(spec: str, world: World, folder: Path) -> None:
 @check
 def leaves_its_input_alone(spec: str, world: World, folder: Path) -> None:
     made = offmap.detector(spec)
-    known = mapped(world.acts("known", made.needs), np.array)
+    known = mapped(world.acts("known", made.requirements), np.array)
     before = mapped(known, np.array)
     made.fit(known)
-    made.score(mapped(world.acts("test", made.needs), lambda a: a))
+    made.score(mapped(world.acts("test", made.requirements), lambda a: a))
     for name, array in known._arrays().items():
         assert np.array_equal(array, before._arrays()[name]), f"{spec}: fitting changes the given {name}"
 
@@ -176,7 +176,7 @@ def blocks_do_not_matter(spec: str, world: World, folder: Path) -> None:
 @check
 def streams_and_shards_agree(spec: str, world: World, folder: Path) -> None:
     whole, test = world.fitted(spec)
-    known = world.acts("known", offmap.detector(spec).needs)
+    known = world.acts("known", offmap.detector(spec).requirements)
     percentiles = any(
         isinstance(statistic, Quantile)
         for component in whole.components
@@ -202,7 +202,7 @@ def comes_back_from_a_file(spec: str, world: World, folder: Path) -> None:
     assert np.array_equal(back.score(test), made.score(test)), f"{spec}: scores differ after save and load"
     assert back.threshold == made.threshold, f"{spec}: the threshold is lost in the file"
     assert np.array_equal(back.predict(test), made.predict(test)), f"{spec}: verdicts differ after save and load"
-    assert back.needs.describe() == made.needs.describe(), f"{spec}: needs differ after save and load"
+    assert back.requirements.describe() == made.requirements.describe(), f"{spec}: needs differ after save and load"
     back.save(folder / "b.offmap")
     same = (folder / "a.offmap").read_bytes() == (folder / "b.offmap").read_bytes()
     assert same, f"{spec}: saving what was loaded gives another file"
@@ -211,7 +211,7 @@ def comes_back_from_a_file(spec: str, world: World, folder: Path) -> None:
 @check
 def comes_back_half_way(spec: str, world: World, folder: Path) -> None:
     made = offmap.detector(spec)
-    known = world.acts("known", made.needs)
+    known = world.acts("known", made.requirements)
     straight = streamed(spec, [[known[:90], known[90:]]])
     broken = offmap.detector(spec)
     while not broken.is_fitted:
@@ -219,7 +219,7 @@ def comes_back_half_way(spec: str, world: World, folder: Path) -> None:
         broken = offmap.load(folder / "half.offmap").update(known[90:])
         broken.save(folder / "half.offmap")
         broken = offmap.load(folder / "half.offmap").finalize()
-    test = world.acts("test", straight.needs)
+    test = world.acts("test", straight.requirements)
     assert np.array_equal(broken.score(test), straight.score(test)), (
         f"{spec}: a detector saved in the middle of its data goes on differently"
     )
@@ -263,8 +263,8 @@ def shifted_logits(spec: str, world: World, folder: Path) -> None:
         scores = []
         for shift in (0.0, 7.0):
             fitted = Detector(made.components)
-            fitted.fit(_shifted(world.acts("known", fitted.needs), shift))
-            scores.append(fitted.score(_shifted(world.acts("test", fitted.needs), shift)))
+            fitted.fit(_shifted(world.acts("known", fitted.requirements), shift))
+            scores.append(fitted.score(_shifted(world.acts("test", fitted.requirements), shift)))
         if shapers and not declared:  # the bias goes through any change of features or weights
             scores[0], declared = scores[0] + 7.0, True
         if declared is False:
@@ -284,7 +284,7 @@ def _shifted(acts: offmap.Activations, shift: float) -> offmap.Activations:
 @check
 def unfitted_use_is_refused(spec: str, world: World, folder: Path) -> None:
     made = offmap.detector(spec)
-    test = world.acts("test", made.needs)
+    test = world.acts("test", made.requirements)
     message = refused(lambda: made.score(test), NotFittedError, f"{spec}: scoring before fitting")
     assert "fit" in message, f"{spec}: {message!r} does not say to fit"
     refused(lambda: made.verdicts(test), NotFittedError, f"{spec}: verdicts before calibration")
@@ -297,7 +297,7 @@ def unfitted_use_is_refused(spec: str, world: World, folder: Path) -> None:
 @check
 def missing_parts_are_named(spec: str, world: World, folder: Path) -> None:
     made, test = world.fitted(spec)
-    known = world.acts("known", offmap.detector(spec).needs)
+    known = world.acts("known", offmap.detector(spec).requirements)
     ways = {
         "features": lambda acts: rebuilt(acts, features=None, logits=acts.logits),
         "logits": lambda acts: rebuilt(acts, head=None),
@@ -313,7 +313,7 @@ def missing_parts_are_named(spec: str, world: World, folder: Path) -> None:
             assert "pass" in message, f"{spec}: {message!r} does not say how to give {word}"
     if "features" in required(made.components, fitting=False):
         refused(lambda: made.score(ways["features"](test)), MissingError, f"{spec}: scoring without features")
-    if made.needs.extras:
+    if made.requirements.extras:
         message = refused(
             lambda: made.score(rebuilt(test, extras={})), MissingError, f"{spec}: scoring without its extras"
         )
@@ -323,20 +323,20 @@ def missing_parts_are_named(spec: str, world: World, folder: Path) -> None:
 @check
 def wrong_widths_are_refused(spec: str, world: World, folder: Path) -> None:
     made, test = world.fitted(spec)
-    narrow = rebuilt(test, features=test.features[:, :-1], head=None, logits=test.logits)
-    message = refused(lambda: made.score(narrow), InputError, f"{spec}: one feature too few")
-    assert str(narrow.features.shape[1]) in message, f"{spec}: {message!r} does not name the width"
+    begin_second_pass = rebuilt(test, features=test.features[:, :-1], head=None, logits=test.logits)
+    message = refused(lambda: made.score(begin_second_pass), InputError, f"{spec}: one feature too few")
+    assert str(begin_second_pass.features.shape[1]) in message, f"{spec}: {message!r} does not name the width"
     few = rebuilt(test, head=None, logits=test.logits[:, :-1])
     refused(lambda: made.score(few), InputError, f"{spec}: one logit too few")
-    started = offmap.detector(spec).update(world.acts("known", offmap.detector(spec).needs)[:50])
+    started = offmap.detector(spec).update(world.acts("known", offmap.detector(spec).requirements)[:50])
     if learns(started):
-        refused(lambda: started.update(narrow), InputError, f"{spec}: another width in a later block")
+        refused(lambda: started.update(begin_second_pass), InputError, f"{spec}: another width in a later block")
 
 
 @check
 def bad_numbers_are_refused(spec: str, world: World, folder: Path) -> None:
     made, test = world.fitted(spec)
-    known = world.acts("known", offmap.detector(spec).needs)
+    known = world.acts("known", offmap.detector(spec).requirements)
     for value in (np.nan, np.inf, -np.inf):
 
         def spoil(array: np.ndarray, value: float = value) -> np.ndarray:
@@ -353,7 +353,7 @@ def bad_numbers_are_refused(spec: str, world: World, folder: Path) -> None:
 def empty_input_is_defined(spec: str, world: World, folder: Path) -> None:
     made, test = world.fitted(spec)
     assert scored(made, test[:0]).shape == (0,), f"{spec}: no inputs, but scores"
-    known = world.acts("known", offmap.detector(spec).needs)
+    known = world.acts("known", offmap.detector(spec).requirements)
     refused(lambda: offmap.detector(spec).fit(known[:0]), InputError, f"{spec}: fit on nothing")
     if any(component.fits for component in made.components):
         started = offmap.detector(spec).update(known[:0])
@@ -365,11 +365,11 @@ def empty_input_is_defined(spec: str, world: World, folder: Path) -> None:
 @check
 def labels_are_minded(spec: str, world: World, folder: Path) -> None:
     made = offmap.detector(spec)
-    known = world.acts("known", made.needs)
+    known = world.acts("known", made.requirements)
     assert known.labels is not None
     fewer = known[known.labels != 2]
     fitted = offmap.detector(spec).fit(fewer)
-    test = world.acts("test", fitted.needs)
+    test = world.acts("test", fitted.requirements)
     outcome(lambda: fitted.score(test), f"{spec}: a class missing from the data")
     unlabelled = rebuilt(known, labels=np.full(len(known), -1))
     beyond = rebuilt(known, labels=np.full(len(known), 9))
@@ -386,7 +386,7 @@ def labels_are_minded(spec: str, world: World, folder: Path) -> None:
 def kinds_of_arrays_do_not_matter(spec: str, world: World, folder: Path) -> None:
     made, test = world.fitted(spec)
     whole = made.score(test)
-    known = world.acts("known", offmap.detector(spec).needs)
+    known = world.acts("known", offmap.detector(spec).requirements)
 
     def frozen(array: np.ndarray) -> np.ndarray:
         copied = array.copy()
@@ -423,7 +423,7 @@ def kinds_of_arrays_do_not_matter(spec: str, world: World, folder: Path) -> None
 @check
 def strange_data_is_defined(spec: str, world: World, folder: Path) -> None:
     made, test = world.fitted(spec)
-    known = world.acts("known", offmap.detector(spec).needs)
+    known = world.acts("known", offmap.detector(spec).requirements)
     ways: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "all zeros": np.zeros_like,
         "all the same": np.ones_like,
@@ -439,9 +439,12 @@ def strange_data_is_defined(spec: str, world: World, folder: Path) -> None:
 
         def fitted(change: Any = change) -> np.ndarray:
             again = offmap.detector(spec).fit(mapped(known, change))
-            return again.score(mapped(world.acts("test", again.needs), change))
+            return again.score(mapped(world.acts("test", again.requirements), change))
 
-        if not made.needs.extras or made.needs.describe() == offmap.detector(spec).needs.describe():
+        if (
+            not made.requirements.extras
+            or made.requirements.describe() == offmap.detector(spec).requirements.describe()
+        ):
             outcome(fitted, f"{spec}: fit on what is {name}")
     for rows in (1, 2, 3):
         outcome(lambda rows=rows: offmap.detector(spec).fit(known[:rows]).score(test[:3]), f"{spec}: fit on {rows}")
@@ -488,11 +491,11 @@ def verdicts_follow(spec: str, world: World, folder: Path) -> None:
 @check
 def starts_anew(spec: str, world: World, folder: Path) -> None:
     made, test = world.fitted(spec, fresh=True)
-    known = world.acts("known", offmap.detector(spec).needs)
+    known = world.acts("known", offmap.detector(spec).requirements)
     before = made.score(test)
     made.calibrate(test, tpr=0.5)
     assert made.fit(known) is made, f"{spec}: fit does not return the detector"
-    again = made.score(world.acts("test", made.needs))
+    again = made.score(world.acts("test", made.requirements))
     assert np.array_equal(again, before), f"{spec}: a second fit is not like the first"
     assert made.calibration is None, f"{spec}: a second fit keeps the first one's threshold"
     if learns(made):

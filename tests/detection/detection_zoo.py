@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import offmap
-from offmap.requests import Needs
+from offmap.extra_passes import Requirements
 
 CLASSES = 4
 WIDTH = 16
@@ -54,12 +54,12 @@ class World:
             wrong = rng.random(len(x)) < 0.1
             self.labels[name] = np.where(wrong, rng.integers(0, CLASSES, len(x)), guess)
 
-    def acts(self, which: str, needs: Needs | None = None) -> offmap.Activations:
+    def acts(self, which: str, requirements: Requirements | None = None) -> offmap.Activations:
         """Features, head and labels of a set, with these extras; logits are left to the head."""
-        wanted = Needs(extras=() if needs is None else needs.extras)
+        wanted = Requirements(extras=() if requirements is None else requirements.extras)
         key = which, wanted.describe()
         if key not in self._cache:
-            got = self.net(self.x[which], needs=wanted)
+            got = self.net(self.x[which], requirements=wanted)
             self._cache[key] = rebuilt(got, logits=None, labels=self.labels[which])
         return self._cache[key]
 
@@ -67,11 +67,11 @@ class World:
         """A fitted detector and test activations with all that it reads; made once unless it must be fresh."""
         if fresh or spec not in self._fitted:
             made = offmap.detector(spec)
-            made.fit(self.acts("known", made.needs))
+            made.fit(self.acts("known", made.requirements))
             if fresh:
-                return made, self.acts("test", made.needs)
+                return made, self.acts("test", made.requirements)
             self._fitted[spec] = made
-        return self._fitted[spec], self.acts("test", self._fitted[spec].needs)
+        return self._fitted[spec], self.acts("test", self._fitted[spec].requirements)
 
 
 def rebuilt(acts: offmap.Activations, **changes: Any) -> offmap.Activations:

@@ -10,7 +10,7 @@ import torch
 from detection_zoo import blobs, rebuilt
 
 import offmap
-from offmap.detection.distances import shrunk, whitening
+from offmap.detection.scores.distances import shrunk, whitening
 from offmap.errors import OffmapWarning
 
 

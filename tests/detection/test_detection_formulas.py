@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import offmap
-from offmap.detection.block import Block
+from offmap.detection.batch import ActivationBatch
 
 SPECS = [
     "knn(5)",
@@ -34,7 +34,7 @@ def both(spec: str, known: offmap.Activations, asked: offmap.Activations) -> tup
     state = guard.states[-1]
     assert state is not None
     formula = guard.plan[-1].formula(state)  # type: ignore[attr-defined]  # the last part is a score
-    block = Block.of(asked, guard.fitting.tensor_head("cpu"))
+    block = ActivationBatch.of(asked, guard.fitting.tensor_head("cpu"))
     with torch.no_grad():
         return guard.score(asked), formula(block).double().numpy()
 

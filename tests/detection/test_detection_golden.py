@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import load_file
 
 import offmap
-from offmap.detection.shaping.dice import contribution, largest, n_kept
+from offmap.detection.shapers.dice import contribution, largest, n_kept
 from offmap.metrics import auroc, fpr_at_tpr
 
 pytestmark = pytest.mark.data

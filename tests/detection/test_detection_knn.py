@@ -7,7 +7,7 @@ import pytest
 from detection_zoo import blobs, rebuilt
 
 import offmap
-from offmap.detection.neighbours import scaled_k
+from offmap.detection.scores.neighbors import scaled_k
 from offmap.errors import InputError
 
 

@@ -6,10 +6,10 @@ import torch
 from scipy.special import logsumexp
 
 import offmap
-from offmap.detection.layers import deviation, filled_bounds, halves
 from offmap.detection.registry import example_specs
+from offmap.detection.scores.layers import deviation, filled_bounds, halves
 from offmap.errors import InputError, MissingError
-from offmap.nets.cnn import CNN
+from offmap.models.cnn import CNN
 from offmap.network import Network
 
 GRAM = "gram(['features.2', 'features.5'], powers=3)"
@@ -66,9 +66,9 @@ def test_deviation_by_plain_loops():
 
 def test_gram_by_plain_loops(model, inputs, others):
     net, detector = Network(model), offmap.detector(GRAM)
-    known = net.extract(inputs, needs=detector.needs)
+    known = net.extract(inputs, requirements=detector.requirements)
     detector.fit(known)
-    scores = detector.score(net.extract(others, needs=detector.needs))
+    scores = detector.score(net.extract(others, requirements=detector.requirements))
 
     expected = np.zeros(len(others))
     with torch.no_grad():
@@ -98,8 +98,8 @@ def test_gram_by_plain_loops(model, inputs, others):
 
 def test_gram_is_the_same_in_blocks_shards_and_files(model, inputs, others, tmp_path):
     net = Network(model)
-    needs = offmap.detector(GRAM).needs
-    known, asked = net.extract(inputs, needs=needs), net.extract(others, needs=needs)
+    requirements = offmap.detector(GRAM).requirements
+    known, asked = net.extract(inputs, requirements=requirements), net.extract(others, requirements=requirements)
     whole = offmap.detector(GRAM).fit(known)
     merged = offmap.detector(GRAM).update(known[:50]).update(known[50:60])
     merged.merge(offmap.detector(GRAM).update(known[60:])).finalize()
@@ -117,14 +117,14 @@ def test_a_class_never_predicted_takes_the_widest_bounds():
 
 def test_gram_fits_few_inputs(model, inputs, others):
     net, detector = Network(model), offmap.detector(GRAM)
-    detector.fit(net.extract(inputs[:3], needs=detector.needs))
-    assert np.isfinite(detector.score(net.extract(others, needs=detector.needs))).all()
+    detector.fit(net.extract(inputs[:3], requirements=detector.requirements))
+    assert np.isfinite(detector.score(net.extract(others, requirements=detector.requirements))).all()
 
 
 def test_rankfeat_by_hand(model, inputs):
     detector = offmap.detector("rankfeat('features.5')")
     net = Network(model)
-    acts = net.extract(inputs[:20], needs=detector.needs)
+    acts = net.extract(inputs[:20], requirements=detector.requirements)
     scores = detector.fit(acts).score(acts)
     maps = outputs_of(model, 5, inputs[:20])
     rest = []
@@ -139,8 +139,8 @@ def test_rankfeat_by_hand(model, inputs):
 def test_react_on_an_inner_layer_by_hand(model, inputs, others):
     detector = offmap.detector("react(80, layer='features.5')|energy")
     net = Network(model)
-    detector.fit(net.extract(inputs, needs=detector.needs))
-    scores = detector.score(net.extract(others, needs=detector.needs))
+    detector.fit(net.extract(inputs, requirements=detector.requirements))
+    scores = detector.score(net.extract(others, requirements=detector.requirements))
     c = np.percentile(outputs_of(model, 5, inputs).numpy(), 80)
     assert c > 0
     with torch.no_grad():
@@ -152,8 +152,8 @@ def test_react_on_an_inner_layer_before_a_bank(model, inputs, others):
     """The bank must hold features of the cut pass, as the queries do."""
     detector = offmap.detector("react(c=0.3, layer='features.5')|knn(3, normalize=false)")
     net = Network(model)
-    detector.fit(net.extract(inputs, needs=detector.needs))
-    scores = detector.score(net.extract(others, needs=detector.needs))
+    detector.fit(net.extract(inputs, requirements=detector.requirements))
+    scores = detector.score(net.extract(others, requirements=detector.requirements))
     cut = [model.features[6:](outputs_of(model, 5, x).clamp(max=0.3)).detach().double() for x in (others, inputs)]
     expected = -torch.cdist(*cut).kthvalue(3, dim=1).values
     np.testing.assert_allclose(scores, expected.numpy(), rtol=1e-4, atol=1e-6)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import offmap
-from offmap.detection.logits import energy, log_probabilities
+from offmap.detection.scores.logits import energy, log_probabilities
 
 LOGITS = hnp.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=st.floats(-40, 40, width=32))
 

@@ -6,7 +6,7 @@ import torch
 from scipy.special import logsumexp
 
 import offmap
-from offmap.detection.neighbours import inner_product_bank
+from offmap.detection.scores.neighbors import inner_product_bank
 from offmap.errors import InputError
 
 

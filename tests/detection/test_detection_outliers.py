@@ -12,8 +12,8 @@ from sklearn.neighbors import LocalOutlierFactor
 from sklearn.svm import OneClassSVM
 
 import offmap
-from offmap.detection.openmax import fit_weibull, openmax
-from offmap.detection.projections import histograms, mean_log_density, minor_components, sparse_projections
+from offmap.detection.scores.openmax import fit_weibull, openmax
+from offmap.detection.scores.projections import histograms, mean_log_density, minor_components, sparse_projections
 from offmap.errors import InputError
 from offmap.sampling import Reservoir
 

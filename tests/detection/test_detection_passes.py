@@ -7,7 +7,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from torch import nn
 
 import offmap
-from offmap.detection.passes import mean_log_probabilities, negative_predictive_entropy, odin_score
+from offmap.detection.scores.passes import mean_log_probabilities, negative_predictive_entropy, odin_score
 from offmap.errors import InputError, MissingError
 from offmap.network import Network
 
@@ -55,8 +55,8 @@ def step(x: torch.Tensor, objective, epsilon: float) -> torch.Tensor:
 
 def fitted_and_scored(spec, net, inputs, labels):
     detector = offmap.detector(spec)
-    detector.fit(net.extract(inputs, labels=labels, needs=detector.needs))
-    return detector, detector.score(net.extract(inputs, needs=detector.needs))
+    detector.fit(net.extract(inputs, labels=labels, requirements=detector.requirements))
+    return detector, detector.score(net.extract(inputs, requirements=detector.requirements))
 
 
 def test_odin_score_keeps_its_digits_at_a_high_temperature():
@@ -91,20 +91,20 @@ def test_odin_climbs_what_the_shaped_network_answers(inputs, labels):
         logits = shaped(moved).double().numpy()
     np.testing.assert_allclose(scores, log_softmax(logits / 1000, axis=1).max(axis=1), rtol=1e-8)
     plain = offmap.detector("odin(epsilon=0.05)")
-    assert detector.needs.extras[0].key != plain.needs.extras[0].key
+    assert detector.requirements.extras[0].key != plain.requirements.extras[0].key
 
 
 def test_odin_behind_a_given_threshold_asks_for_its_pass_once_the_head_is_known(inputs):
     detector = offmap.detector("react(c=0.5)|odin(epsilon=0.05)")
-    assert detector.needs.extras == ()
+    assert detector.requirements.extras == ()
     net = Network(small_cnn(0))
-    detector.fit(net.extract(inputs, needs=detector.needs))
-    assert np.isfinite(detector.score(net.extract(inputs, needs=detector.needs))).all()
+    detector.fit(net.extract(inputs, requirements=detector.requirements))
+    assert np.isfinite(detector.score(net.extract(inputs, requirements=detector.requirements))).all()
 
 
 def test_odin_without_a_step_needs_no_pass(inputs):
     detector = offmap.detector("odin(epsilon=0.0)")
-    assert detector.needs.extras == ()
+    assert detector.requirements.extras == ()
     acts = Network(small_cnn(0)).extract(inputs)
     expected = log_softmax(acts.logits.astype(np.float64) / 1000, axis=1).max(axis=1)
     np.testing.assert_allclose(detector.fit(acts).score(acts), expected, rtol=1e-12)
@@ -162,7 +162,7 @@ def test_predictive_entropy_orders_confident_inputs():
 def test_mc_dropout_by_hand(inputs, labels):
     net = Network(small_cnn(2, dropout=0.5))
     detector, scores = fitted_and_scored("mc_dropout(n=7)", net, inputs, labels)
-    passes = net.extract(inputs, needs=detector.needs).extras["passes(7,0)/logits"].astype(np.float64)
+    passes = net.extract(inputs, requirements=detector.requirements).extras["passes(7,0)/logits"].astype(np.float64)
     assert passes.shape == (40, 7, 4)
     assert not np.allclose(passes[:, 0], passes[:, 1])
     mean = softmax(passes, axis=2).mean(axis=1)
@@ -206,8 +206,8 @@ def test_a_loaded_detector_asks_for_the_same_pass_and_gives_the_same_bits(spec, 
     detector, scores = fitted_and_scored(spec, net, inputs, labels)
     detector.save(tmp_path / "guard.offmap")
     loaded = offmap.load(tmp_path / "guard.offmap")
-    assert [r.key for r in loaded.needs.extras] == [r.key for r in detector.needs.extras]
-    np.testing.assert_array_equal(loaded.score(net.extract(inputs, needs=loaded.needs)), scores)
+    assert [r.key for r in loaded.requirements.extras] == [r.key for r in detector.requirements.extras]
+    np.testing.assert_array_equal(loaded.score(net.extract(inputs, requirements=loaded.requirements)), scores)
 
 
 @pytest.mark.parametrize("spec", ["odin(0.0)", "odin(epsilon=-1.0)", "odin(scale=[0.0])", "mc_dropout(0)"])

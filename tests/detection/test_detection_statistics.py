@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from offmap.detection.statistics import ClassMoments, Deaf, Extremes, Mean, Quantile, Rows, Statistic
+from offmap.detection.statistics import ClassMoments, Extremes, Mean, NullStatistic, Quantile, Rows, Statistic
 from offmap.errors import InputError
 
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -107,7 +107,7 @@ def test_mean_against_numpy_and_deaf_ears() -> None:
     for start in range(0, 31, 7):
         mean.update(x[start : start + 7])
     np.testing.assert_allclose(mean.value, x.double().numpy().mean(axis=0), atol=1e-15)
-    Deaf().update(x, labels=x)
+    NullStatistic().update(x, labels=x)
 
 
 def exact(values: np.ndarray, percentiles: tuple[float, ...], parts: int = 1) -> list[float]:
@@ -115,7 +115,7 @@ def exact(values: np.ndarray, percentiles: tuple[float, ...], parts: int = 1) ->
     for _ in range(2):
         for part in np.array_split(values, parts):
             quantile.update(torch.from_numpy(part))
-        quantile.narrow()
+        quantile.begin_second_pass()
     return quantile.values()
 
 
@@ -167,12 +167,12 @@ def test_quantile_merges_to_the_same_bits_and_minds_readings() -> None:
     assert first.values() == whole.values()
     assert np.array_equal(first.state()["counts"], whole.state()["counts"])
     assert second.count == 599, "merging must not change the other"
-    whole.narrow()
+    whole.begin_second_pass()
     with pytest.raises(InputError, match="different readings"):
         first.merge(whole)
     with pytest.raises(InputError, match="at least one input"):
         Quantile((50,)).values()
-    assert not Quantile((50,)).narrow()
+    assert not Quantile((50,)).begin_second_pass()
 
 
 @settings(max_examples=30, deadline=None)
@@ -208,7 +208,7 @@ def test_rows_do_not_depend_on_the_cut() -> None:
     [Mean(), ClassMoments(), ClassMoments(scatter=False), Quantile((5, 90)), Rows(size=9), Rows(alpha=0.5), Extremes()],
     ids=lambda made: type(made).__name__,
 )
-def test_state_goes_round_before_and_after_data(made: Statistic, narrow: bool) -> None:
+def test_state_goes_round_before_and_after_data(made: Statistic, begin_second_pass: bool) -> None:
     x, y = labelled(0, 40)
     statistic, twin = copy.deepcopy(made), copy.deepcopy(made)
     for rows, labels in ((x[:0], y[:0]), (x[:25], y[:25]), (x[25:], y[25:])):
@@ -216,8 +216,8 @@ def test_state_goes_round_before_and_after_data(made: Statistic, narrow: bool) -
             with_labels = isinstance(statistic, ClassMoments | Extremes)
             for each in (statistic, twin):
                 each.update(rows, labels) if with_labels else each.update(rows)
-            if narrow:
-                assert statistic.narrow() == twin.narrow()
+            if begin_second_pass:
+                assert statistic.begin_second_pass() == twin.begin_second_pass()
         twin.restore({name: array.copy() for name, array in statistic.state().items()})
         for name, array in statistic.state().items():
             assert np.array_equal(array, twin.state()[name]), name

@@ -8,8 +8,8 @@ import torch
 from detection_zoo import blobs, rebuilt
 
 import offmap
-from offmap.detection.block import TensorHead
-from offmap.detection.subspaces import default_dimension, origin
+from offmap.detection.batch import TensorHead
+from offmap.detection.scores.subspaces import default_dimension, origin
 from offmap.errors import InputError
 
 

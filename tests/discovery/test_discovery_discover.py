@@ -8,7 +8,7 @@ from offmap.discovery.assign import Rows
 from offmap.discovery.inputs import read_labels
 from offmap.discovery.methods import METHODS
 from offmap.discovery.naming import suggest_names
-from offmap.discovery.outliers import alone, conformal_limit, loneliness
+from offmap.discovery.outliers import conformal_limit, find_outliers, outlier_distances
 from offmap.errors import InputError, MissingError, StoreError
 from offmap.metrics.clustering import open_world_accuracy
 
@@ -211,7 +211,7 @@ def test_at_most_the_wanted_share_of_rows_with_a_class_is_flagged():
     rows = (rng.normal(size=(20, 8))[truth] + 0.3 * rng.normal(size=(6000, 8))).astype(np.float32)
     codes = np.where((truth < 10) & (rng.random(6000) < 0.5), truth, -1)
     for lost in (0.02, 0.1):
-        flagged = alone(Rows(rows), codes, lost)
+        flagged = find_outliers(Rows(rows), codes, lost)
         assert not flagged[codes >= 0].any()
         assert lost / 2 < flagged[codes < 0].mean() < 1.5 * lost
 
@@ -233,10 +233,10 @@ def test_loneliness_is_the_mean_distance_to_the_four_nearest_others(monkeypatch)
     rows[7] = rows[8]
     gaps = np.linalg.norm(rows[:, None] - rows, axis=2)
     np.fill_diagonal(gaps, np.inf)
-    np.testing.assert_allclose(loneliness(Rows(rows)), np.sort(gaps, axis=1)[:, :4].mean(axis=1), atol=1e-3)
+    np.testing.assert_allclose(outlier_distances(Rows(rows)), np.sort(gaps, axis=1)[:, :4].mean(axis=1), atol=1e-3)
     monkeypatch.setattr("offmap.discovery.outliers.BANK_ROWS", 30)
-    fewer = loneliness(Rows(rows))
-    assert (fewer >= loneliness(Rows(rows)) - 1e-3).all()
+    fewer = outlier_distances(Rows(rows))
+    assert (fewer >= outlier_distances(Rows(rows)) - 1e-3).all()
     assert np.corrcoef(fewer, np.sort(gaps, axis=1)[:, :4].mean(axis=1))[0, 1] > 0.6
 
 
@@ -256,7 +256,7 @@ def test_a_memory_map_gives_the_same_answer_and_stays_on_disk(pile, tmp_path):
 
 def test_without_outliers_nothing_is_minus_one(found):
     assert (found.labels >= 0).all()
-    assert not alone(Rows(np.ones((3, 2))), np.full(3, -1)).any()
+    assert not find_outliers(Rows(np.ones((3, 2))), np.full(3, -1)).any()
 
 
 def test_stability_lowers_confidence_only(pile, found):

@@ -14,7 +14,7 @@ from offmap import store
 from offmap.errors import InputError
 from offmap.learning import OpenWorldModel, learn, objective, registered
 from offmap.learning.learn import SPECTRAL
-from offmap.learning.objectives import Moment, Task
+from offmap.learning.objectives import Task, TrainingProgress
 from offmap.metrics.clustering import open_world_accuracy
 
 NAMES = [*registered(), SPECTRAL]
@@ -75,7 +75,7 @@ def test_every_batch_has_a_finite_loss_and_gradient(name: str, labels: list[int]
     first = torch.randn(4, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
     second = torch.randn(4, 4, generator=torch.Generator().manual_seed(2)).requires_grad_()
     for step in range(2):
-        parts = loss(first, second, torch.tensor(labels), Moment(step, 2))
+        parts = loss(first, second, torch.tensor(labels), TrainingProgress(step, 2))
         total = sum(parts.values())
         assert bool(torch.isfinite(total))
         total.backward()

@@ -13,7 +13,7 @@ from learning_blobs import blobs
 from offmap import store
 from offmap.errors import InputError, StoreError
 from offmap.learning import OpenWorldModel, learn, tune
-from offmap.learning.grouping import pretend
+from offmap.learning.grouping import hide_classes
 from offmap.metrics.clustering import open_world_accuracy
 
 QUICK = {"epochs": 1, "batch_size": 64, "neighbours": 3}
@@ -137,7 +137,7 @@ def test_a_checkpoint_of_another_run_is_not_continued(tmp_path: Path) -> None:
 
 def test_half_of_the_known_classes_play_the_novel_ones() -> None:
     truth = np.repeat(np.arange(6), 10)
-    given, shown = pretend(truth, 0)
+    given, shown = hide_classes(truth, 0)
     assert len(shown) == 3
     assert (given[~np.isin(truth, shown)] == -1).all()
     assert [(given == c).sum() for c in shown] == [5, 5, 5]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from offmap.learning import registered
-from offmap.learning.objectives import Moment, Task
+from offmap.learning.objectives import Task, TrainingProgress
 
 ROWS, WIDTH, CLASSES = 64, 96, 40
 
@@ -26,5 +26,5 @@ def test_saved_for_the_gradient_is_at_most_a_table_of_pairs(name: str) -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        sum(loss(first, second, labels, Moment(0, 1)).values()).backward()
+        sum(loss(first, second, labels, TrainingProgress(0, 1)).values()).backward()
     assert max(sizes) <= (2 * ROWS) ** 2

@@ -17,7 +17,7 @@ from offmap.errors import DependencyError, InputError
 from offmap.learning import OpenWorldModel, learn
 from offmap.learning.building import held_back
 from offmap.learning.estimate import estimates, watched
-from offmap.nets.encoders import make_encoder
+from offmap.models.encoders import make_encoder
 
 HERE = Path(__file__).parent
 QUICK = {"epochs": 2, "batch_size": 64, "neighbours": 5}

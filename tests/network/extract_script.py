@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import torch
 from network_zoo import conv_net, images
 
+from offmap.extra_passes import Layer, Passes, Requirements
 from offmap.network import Network, folder
-from offmap.requests import Layer, Needs, Passes
 
-NEEDS = Needs(extras=(Passes(2), Layer("block", "mean")))
+NEEDS = Requirements(extras=(Passes(2), Layer("block", "mean")))
 BATCHES = 12
 
 

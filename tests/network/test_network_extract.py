@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from offmap.activations import META, Activations
 from offmap.errors import InputError, MissingError, StoreError
+from offmap.extra_passes import Layer, Members, Passes, Requirements
 from offmap.network import Network, folder
-from offmap.network.folder import JOURNAL
-from offmap.requests import Layer, Members, Needs, Passes
+from offmap.network.writer import JOURNAL
 
 LABELS = np.arange(10) % 5
 
@@ -111,7 +111,7 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least one input"):
         net.extract(images(), batch_size=0)
     with pytest.raises(MissingError, match=r"net\.extract\(loader, labels=y"):
-        net.extract(images(), needs=Needs(labels=True), to=tmp_path / "a")
+        net.extract(images(), requirements=Requirements(labels=True), to=tmp_path / "a")
     with pytest.raises(InputError, match="beyond 65504"):
         net.extract(images() * 1e9, dtype="float16")
     assert list((tmp_path / "a").iterdir()) == []
@@ -139,12 +139,12 @@ def test_interrupted_anywhere_any_number_of_times_it_ends_in_the_same_bytes(
     whole = Network(conv_net()).extract(parts, NEEDS, to=root / "whole")
     counting = Counting(conv_net())
     net = Network(counting)
-    needs = Needs(extras=(Passes(2), Layer("model.block", "mean")))
+    requirements = Requirements(extras=(Passes(2), Layer("model.block", "mean")))
     stops = data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=3).map(sorted))
     for stop in stops:
         with pytest.raises(ConnectionError):
-            net.extract(_until(parts, stop), needs, to=root / "cut")
-    finished = net.extract(parts, needs, to=root / "cut")
+            net.extract(_until(parts, stop), requirements, to=root / "cut")
+    finished = net.extract(parts, requirements, to=root / "cut")
     np.testing.assert_array_equal(finished.features, whole.features)
     np.testing.assert_array_equal(finished.extras["passes(2,0)/logits"], whole.extras["passes(2,0)/logits"])
     assert len(counting.passes) == 3 * len(sizes) + 1  # the plain pass and two more each, and once the probe
@@ -239,14 +239,14 @@ def test_other_data_are_refused(tmp_path: Path, loader: Any, says: str, finished
 
 def test_other_networks_layers_types_and_needs_are_refused(tmp_path: Path) -> None:
     model = conv_net()
-    Network(model).extract(_loader(), Needs(extras=(Layer("stem"), Layer("block"))), to=tmp_path / "a")
-    Network(model).extract(_loader(), Needs(extras=(Layer("block"),)), to=tmp_path / "a")
+    Network(model).extract(_loader(), Requirements(extras=(Layer("stem"), Layer("block"))), to=tmp_path / "a")
+    Network(model).extract(_loader(), Requirements(extras=(Layer("block"),)), to=tmp_path / "a")
     for net, options, says in (
         (Network(conv_net(1)), {}, "another network"),
         (Network(model, ensemble=[conv_net(1)]), {}, "another network"),
         (Network(model, layer="block"), {}, "layer=None, now 'block'"),
         (Network(model), {"dtype": "float16"}, "dtype='float32', now 'float16'"),
-        (Network(model), {"needs": Needs(extras=(Passes(2),))}, "all needs united"),
+        (Network(model), {"requirements": Requirements(extras=(Passes(2),))}, "all needs united"),
     ):
         with pytest.raises(StoreError, match=says):
             net.extract(_loader(), to=tmp_path / "a", **options)
@@ -332,7 +332,7 @@ def test_memory_is_bounded_when_writing_to_a_folder(tmp_path: Path) -> None:
 
 def test_extras_named_with_any_characters_are_found_again(tmp_path: Path) -> None:
     net = Network(conv_net(), ensemble=[conv_net(1)])
-    acts = net.extract(_loader(), Needs(extras=(Members(), Layer("stem.0", "gram", 2))), to=tmp_path / "a")
+    acts = net.extract(_loader(), Requirements(extras=(Members(), Layer("stem.0", "gram", 2))), to=tmp_path / "a")
     assert acts.extras["members/logits"].shape == (10, 2, 5)
     assert acts.extras["layer(stem.0,gram,2)"].shape == (10, 2, 6)
 

@@ -14,8 +14,8 @@ from network_zoo import ConvHead, Ending, conv_net, images
 from torch import nn
 
 from offmap.errors import DependencyError, InputError, MissingError
+from offmap.extra_passes import BatchStatistics, Clamp, Edited, Layer, Members, Passes, Perturbed, Request, Requirements
 from offmap.network import Network
-from offmap.requests import BatchStatistics, Clamp, Edited, Layer, Members, Needs, Passes, Perturbed, Request
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -56,18 +56,20 @@ def test_an_exported_model_is_tapped_like_the_model(exported: Path, tmp_path: Pa
 def test_inner_tensors_can_be_asked_for_and_tapped(exported: Path) -> None:
     net = Network.onnx(exported)
     relu = next(name for name, kind in net.layers().items() if kind == "Relu")
-    twin = Network(conv_net())(images(), needs=Needs(extras=(Layer("stem", "mean"), Layer("stem", "gram", 2))))
-    needs = Needs(extras=(Layer(relu, "mean"), Layer(relu, "gram", 2)))
-    acts = net(images(), needs=needs)
+    twin = Network(conv_net())(
+        images(), requirements=Requirements(extras=(Layer("stem", "mean"), Layer("stem", "gram", 2)))
+    )
+    requirements = Requirements(extras=(Layer(relu, "mean"), Layer(relu, "gram", 2)))
+    acts = net(images(), requirements=requirements)
     np.testing.assert_allclose(acts.extras[f"layer({relu},mean)"], twin.extras["layer(stem,mean)"], atol=1e-5)
     np.testing.assert_allclose(acts.extras[f"layer({relu},gram,2)"], twin.extras["layer(stem,gram,2)"], rtol=1e-3)
     tapped = Network.onnx(exported, layer=relu)(images())
     np.testing.assert_allclose(tapped.features, twin.extras["layer(stem,mean)"], atol=1e-5)
     assert tapped.head is None
     with pytest.raises(MissingError, match="needs a linear head"):
-        Network.onnx(exported, layer=relu)(images(), needs=Needs(head=True))
+        Network.onnx(exported, layer=relu)(images(), requirements=Requirements(head=True))
     node = next(node.name for node in onnx.load(exported).graph.node if node.output[0] == relu)
-    by_node = net(images(), needs=Needs(extras=(Layer(node, "mean"),)))
+    by_node = net(images(), requirements=Requirements(extras=(Layer(node, "mean"),)))
     np.testing.assert_array_equal(by_node.extras[f"layer({node},mean)"], acts.extras[f"layer({relu},mean)"])
 
 
@@ -84,7 +86,7 @@ def test_inner_tensors_can_be_asked_for_and_tapped(exported: Path) -> None:
 )
 def test_what_the_runtime_cannot_do_is_refused(exported: Path, request_: Request) -> None:
     with pytest.raises(InputError, match=r"without gradients, dropout or edited layers; .*Network\(model\)"):
-        Network.onnx(exported)(images(), needs=Needs(extras=(request_,)))
+        Network.onnx(exported)(images(), requirements=Requirements(extras=(request_,)))
 
 
 def test_a_fixed_batch_size_is_filled_and_cut(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from network_zoo import ConvHead, ConvNet, Ending, FunctionalHead, Tokens, conv_
 from torch import nn
 
 from offmap.errors import InputError, MissingError
+from offmap.extra_passes import Requirements
 from offmap.network import Network
-from offmap.requests import Needs
 
 
 def test_features_and_logits_are_those_of_the_model() -> None:
@@ -125,7 +125,7 @@ def test_an_unknown_layer_is_refused_with_near_names() -> None:
 
 def test_a_detector_that_needs_the_head_is_told_when_there_is_none() -> None:
     with pytest.raises(MissingError, match="needs a linear head"):
-        Network(ConvHead(), layer="body")(images(), needs=Needs(head=True))
+        Network(ConvHead(), layer="body")(images(), requirements=Requirements(head=True))
 
 
 def test_the_head_is_a_copy_and_follows_further_training() -> None:

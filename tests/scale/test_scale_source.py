@@ -26,7 +26,7 @@ def test_a_network_runs_over_raw_inputs(tmp_path, monkeypatch):
     inputs = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
     np.save(tmp_path / "shard.npy", inputs)
     source = Source(model="scale_factory:make", batch_size=7)
-    found = source.activations(str(tmp_path / "shard.npy"), offmap.detector("energy").needs)
+    found = source.activations(str(tmp_path / "shard.npy"), offmap.detector("energy").requirements)
     import scale_factory
 
     expected = scale_factory.make()(torch.from_numpy(inputs)).detach().numpy()
@@ -40,7 +40,7 @@ def test_readings_of_shards_give_the_bits_of_one(tmp_path, spec):
     known = Activations(np.maximum(rng.normal(size=(400, 10)), 0) + 0.01, head=head, labels=rng.integers(4, size=400))
     shards = [known[:150], known[150:160], known[160:]]
 
-    def read_all(start, needs, again):
+    def read_all(start, requirements, again):
         return [readings.read(readings.unpack(start), shard, again) for shard in shards]
 
     whole = readings.fit(spec, read_all)

@@ -55,7 +55,7 @@ def test_top_contributions_keep_the_exact_number_of_the_whole_matrix():
 def test_the_diagnosis_masks_as_the_detector_does():
     """Kept in NumPy so that the theory does not load torch; the two must stay one rule."""
     torch = pytest.importorskip("torch")
-    from offmap.detection.shaping.dice import largest, n_kept
+    from offmap.detection.shapers.dice import largest, n_kept
 
     rng = np.random.default_rng(0)
     for p in (0.0, 0.33, 0.7, 0.9):

@@ -173,7 +173,7 @@ def mean_gaps(bench: Bench) -> list[dict[str, float]]:
     """
     import torch
 
-    from offmap.detection.shaping.dice import contribution, largest, n_kept
+    from offmap.detection.shapers.dice import contribution, largest, n_kept
 
     head = bench.known.head
     assert head is not None

@@ -20,7 +20,7 @@ from offmap.activations import Activations, Head
 from offmap.bench.networks import BenchNetwork
 from offmap.bench.sets import LoadedSet
 from offmap.errors import InputError
-from offmap.requests import BatchStatistics, Needs, Request
+from offmap.extra_passes import BatchStatistics, Request, Requirements
 
 CHECKED = 16  # stored features are compared with the network itself on so many inputs
 TOLERANCE = 0.02  # float16 features of size up to 16 are rounded by up to 0.004
@@ -106,7 +106,7 @@ class Extractor:
         folder.parent.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         acts = self.network.net.extract(
-            self.network.batches(loaded, self.batch_size), needs=Needs(extras=extras), to=folder
+            self.network.batches(loaded, self.batch_size), requirements=Requirements(extras=extras), to=folder
         )
         self.log[loaded.name if request is None else f"{loaded.name}: {request.key}"] = {
             "inputs": len(loaded), "from": "the network", "seconds": round(time.perf_counter() - started, 1),

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from offmap.activations import Activations
 from offmap.data import Samples, digits
 from offmap.detection import Detector, Verdicts, detector
-from offmap.detection.compare import Comparison, compare
+from offmap.detection.evaluate import Comparison, compare
 from offmap.errors import InputError
 from offmap.network import Network
 
@@ -143,15 +143,15 @@ def run_demo(seed: int = 0, known: int = 6, on_step: Callable[[str], None] = lam
     """
     if not 2 <= known <= 9:
         raise InputError(f"known={known}: 2 to 9 digits can be known, so that some are left unknown")
-    from offmap.nets.threads import one_thread
+    from offmap.models.threads import one_thread
 
     with one_thread():
         return _run(seed, known, on_step)
 
 
 def _run(seed: int, known: int, on_step: Callable[[str], None]) -> Demo:
-    from offmap.nets.classify import train_classifier
-    from offmap.nets.cnn import CNN
+    from offmap.models.classify import train_classifier
+    from offmap.models.cnn import CNN
 
     split = digits(known, seed)
     centre, spread = float(split.train.inputs.mean()), float(split.train.inputs.std())
@@ -165,12 +165,12 @@ def _run(seed: int, known: int, on_step: Callable[[str], None]) -> Demo:
     )
     on_step("running it once over every set")
     net = Network(model)
-    needs = reduce(or_, [detector(spec).needs for spec in METHODS])
+    requirements = reduce(or_, [detector(spec).requirements for spec in METHODS])
     train, val, test, unknown = (
-        net.extract(ready(part), needs, labels=part.labels, progress=False)
+        net.extract(ready(part), requirements, labels=part.labels, progress=False)
         for part in (split.train, split.val, split.test, split.unknown)
     )
-    noise = net.noise(NOISE, split.train.inputs.shape[1:], seed, needs)
+    noise = net.noise(NOISE, split.train.inputs.shape[1:], seed, requirements)
     choosing, calibrating = val[: len(val) // 2], val[len(val) // 2 :]
     on_step(f"comparing {len(METHODS)} detectors")
     comparison = compare(

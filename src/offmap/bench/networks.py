@@ -84,7 +84,7 @@ def _densenet(options: dict[str, Any], train: LoadedSet | None, data: Path | Non
     """DenseNet-BC from a ``.safetensors`` file."""
     import torch
 
-    from offmap.nets.densenet import DenseNet
+    from offmap.models.densenet import DenseNet
     from offmap.network import Network
 
     file = located(options["weights"], data)
@@ -95,7 +95,7 @@ def _densenet(options: dict[str, Any], train: LoadedSet | None, data: Path | Non
 
 def _model(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
     """A user's own model: ``reference = "package.module:factory"``, with weights and the layer to tap."""
-    from offmap.nets import load_network
+    from offmap.models import load_network
 
     weights = None if "weights" not in options else located(options["weights"], data)
     return load_network(options["reference"], weights, options.get("layer")), weights
@@ -113,7 +113,7 @@ def _cnn(options: dict[str, Any], train: LoadedSet | None, data: Path | None, ke
     """A small convolutional network trained here: `norm`, `width`, `epochs`, `objective`, `layer`, `seed`."""
     from offmap.bench.trained import ContrastiveCNN, normed_cnn, train_supcon
     from offmap.data import scaled
-    from offmap.nets.classify import train_classifier
+    from offmap.models.classify import train_classifier
     from offmap.network import Network
 
     samples, labels = _labelled(train, "cnn")

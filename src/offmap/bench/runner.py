@@ -128,10 +128,10 @@ class Bench:
             return made.fit(self.known)
         except MissingError:
             fresh = detector(repr(made))
-            if not fresh.needs.extras:
+            if not fresh.requirements.extras:
                 raise
             few = self.known_set.part(self.protocol.passes_limit)
-            return fresh.fit(self.extractor.with_passes(few, fresh.needs.extras))
+            return fresh.fit(self.extractor.with_passes(few, fresh.requirements.extras))
 
     def far(self, seed: int) -> Activations:
         """Outliers to choose parameters on: declared ones, or noise."""
@@ -141,7 +141,7 @@ class Bench:
 
     def seen(self, made: Detector) -> dict[str, Activations]:
         """The test activations that a fitted detector reads: the plain ones, or its own passes on fewer inputs."""
-        requests = made.needs.extras
+        requests = made.requirements.extras
         if not requests:
             return self.acts
         return {name: self.extractor.with_passes(loaded, requests) for name, loaded in self.short.items()}
@@ -268,7 +268,7 @@ def measured(bench: Bench, spec: str) -> tuple[list[Row], dict[str, Array]]:
                 else {},
                 error=standard_errors(first["id"], first[ood]),
                 inputs=(len(first["id"]), len(first[ood])),
-                runs_again=bool(fitted.needs.extras),
+                runs_again=bool(fitted.requirements.extras),
             )
         )
     return rows, first

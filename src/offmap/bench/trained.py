@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from offmap.errors import InputError
-from offmap.nets.cnn import CNN
+from offmap.models.cnn import CNN
 
 Norm = Literal["batch", "group", "weight"]
 SHIFT = 2  # pixels that a view is moved by, at most
 
 
 def normed_cnn(n_classes: int, channels: int = 1, width: int = 24, norm: Norm = "batch", seed: int = 0) -> CNN:
-    """`offmap.nets.cnn.CNN` with batch, group or weight normalisation.
+    """`offmap.models.cnn.CNN` with batch, group or weight normalisation.
 
     Examples
     --------

@@ -37,7 +37,7 @@ def bench(
 ) -> None:
     """Run a benchmark suite: a table, results.json and report.html."""
     from offmap.bench.commands import available, get_downloads, run_and_write, shown_downloads
-    from offmap.detection.grammar import split
+    from offmap.detection.spec import split
     from offmap.errors import InputError
 
     if list_suites:

@@ -25,21 +25,21 @@ def compare(
 ) -> None:
     """Compare detectors: FPR95, AUROC, AUPR, ID accuracy and time, per set and on average."""
     import offmap
-    from offmap.detection.grammar import split
+    from offmap.detection.spec import split
     from offmap.errors import InputError
 
     sets = [entry.partition("=") for entry in ood]
     if not all(equals and name for name, equals, _ in sets):
         raise InputError(f"--ood {ood}: name each set, as in --ood svhn=svhn.npz")
     compared = [offmap.detector(spec) for spec in split(detectors)]
-    needs = wanted(*compared)
+    requirements = wanted(*compared)
     table = offmap.compare(
         compared,
-        known=inputs.activations(known, needs),
-        id_test=inputs.activations(id_test, needs),
-        ood={name: inputs.activations(Path(path), needs) for name, _, path in sets},
-        val=None if val is None else inputs.activations(val, needs),
-        outliers=inputs.outliers(outliers, noise, known, needs),
+        known=inputs.activations(known, requirements),
+        id_test=inputs.activations(id_test, requirements),
+        ood={name: inputs.activations(Path(path), requirements) for name, _, path in sets},
+        val=None if val is None else inputs.activations(val, requirements),
+        outliers=inputs.outliers(outliers, noise, known, requirements),
     )
     if out is not None and out.suffix not in (".html", ".json"):
         raise InputError(f"--out {out}: a report is .html or .json")

@@ -54,7 +54,7 @@ def discover(
     from offmap import data as files
     from offmap.discovery import discover as find
     from offmap.errors import InputError
-    from offmap.nets.load import imported
+    from offmap.models.load import imported
 
     items: Any = None if texts is None else files.read_texts(texts)
     own: Any

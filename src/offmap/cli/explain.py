@@ -25,12 +25,12 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Say which methods suit a network, by checking the theory's assumptions on its activations."""
-    from offmap.requests import Needs
+    from offmap.extra_passes import Requirements
     from offmap.theory import explain as diagnose
 
     found = diagnose(
         inputs.activations(known),
-        inputs.outliers(unknown, noise, known, Needs()),
+        inputs.outliers(unknown, noise, known, Requirements()),
         clip=clip,
         budget=budget,
         seed=seed,

@@ -35,17 +35,17 @@ def extract(
 ) -> None:
     """Run a network over data once and keep features, logits and labels in a folder."""
     import offmap
-    from offmap.detection.grammar import split
+    from offmap.detection.spec import split
 
     asked = needed_by or ""
     guards = [offmap.load(asked)] if asked.endswith(".offmap") else [offmap.detector(spec) for spec in split(asked)]
-    needs = wanted(*guards)
+    requirements = wanted(*guards)
     batches = inputs.batches(data, labels)
     dtype = "float16" if half else "float32"
     if noise is None:
-        acts = inputs.network().extract(batches, needs=needs, to=to, dtype=dtype, device=inputs.device)
+        acts = inputs.network().extract(batches, requirements=requirements, to=to, dtype=dtype, device=inputs.device)
     else:
-        acts = inputs.network().noise(noise, batches.shape, seed=seed, needs=needs, device=inputs.device)
+        acts = inputs.network().noise(noise, batches.shape, seed=seed, requirements=requirements, device=inputs.device)
         acts.save(to, dtype)
     result = {
         "to": str(to),

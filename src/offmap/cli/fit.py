@@ -32,16 +32,16 @@ def fit(
     import offmap
 
     guard = offmap.detector(detector)
-    needs = wanted(guard)
+    requirements = wanted(guard)
     if on_ray(engine):
         from offmap import scale
 
         guard = scale.fit(guard, scale.shards_in(known), inputs.source(), workers)
     else:
         guard.fit(
-            inputs.activations(known, needs),
-            val=None if val is None else inputs.activations(val, needs),
-            outliers=inputs.outliers(outliers, noise, known, needs),
+            inputs.activations(known, requirements),
+            val=None if val is None else inputs.activations(val, requirements),
+            outliers=inputs.outliers(outliers, noise, known, requirements),
         )
     if calibrate is not None:
         guard.calibrate(inputs.activations(calibrate, wanted(guard)), tpr=tpr, by_class=by_class)

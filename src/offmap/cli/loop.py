@@ -12,7 +12,7 @@ import typer
 from offmap.cli.options import Inputs, Json, say, show, with_inputs
 
 if TYPE_CHECKING:
-    from offmap.loop import State
+    from offmap.openworld import Deployment
 
 
 @with_inputs
@@ -72,12 +72,12 @@ def loop(
 
 
 def _digits(known: int, rounds: int, guard: str, seed: int, out: Path, as_json: bool, options: dict[str, Any]) -> None:
-    from offmap.loop.pages import journey_page
-    from offmap.loop.worlds import digits_world, follow
+    from offmap.openworld.pages import journey_page
+    from offmap.openworld.simulation import digits_world, simulate
 
     tell = say if sys.stderr.isatty() else lambda words: None
     tell(f"training a small network on {known} digits")
-    journey = follow(digits_world(known, rounds, seed, guard), on_step=tell, **options)
+    journey = simulate(digits_world(known, rounds, seed, guard), on_step=tell, **options)
     report = journey_page(journey).write(out / "report.html")
     last = journey.steps[-1].measured
     result = {
@@ -129,8 +129,8 @@ def _own(
     options: dict[str, Any],
 ) -> None:
     from offmap.errors import InputError
-    from offmap.loop.own import begin, cut, go_on
-    from offmap.loop.pages import pictures
+    from offmap.openworld.pages import pictures
+    from offmap.openworld.run import begin, cut, run_rounds
 
     arrays, labels, names, head = _read(data, inputs)
     if labels is None:
@@ -150,7 +150,7 @@ def _own(
         streams = cut(streams[0], rounds)
     told: list[dict[str, Any]] = []
     words: list[str] = []
-    for number, (pile, done, why, now) in enumerate(go_on(state, streams, seed=seed, **options), 1):
+    for number, (pile, done, why, now) in enumerate(run_rounds(state, streams, seed=seed, **options), 1):
         state = now
         entry: dict[str, Any] = {"flagged": len(pile), "round": None, "why": why}
         line = f"round {number}: {len(pile)} flagged; "
@@ -191,7 +191,7 @@ def _folder_options(path: Path, inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def _written(state: State, out: Path) -> dict[str, str]:
+def _written(state: Deployment, out: Path) -> dict[str, str]:
     """Save the guard and what was learned, and say where."""
     state.guard.save(out / "guard.offmap")
     state.learned.save(out)

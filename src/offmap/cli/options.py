@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from offmap.activations import Activations
     from offmap.data import Samples
     from offmap.detection import Detector
+    from offmap.extra_passes import Requirements
     from offmap.network import Network
-    from offmap.requests import Needs
     from offmap.scale import Source
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
@@ -95,7 +95,7 @@ class Inputs:
     def network(self) -> Network:
         """The network that the options name, loaded once."""
         from offmap.errors import InputError
-        from offmap.nets import load_network
+        from offmap.models import load_network
 
         if self.model is None:
             raise InputError("no network: name one with --model package.module:factory or --model file.onnx")
@@ -128,13 +128,13 @@ class Inputs:
     def _pictures(self) -> dict[str, Any]:
         return {"mode": "L" if self.gray else "RGB", "unreadable": "skip" if self.skip_unreadable else "error"}
 
-    def activations(self, source: Path, needs: Needs | None = None) -> Activations:
+    def activations(self, source: Path, requirements: Requirements | None = None) -> Activations:
         """What the network says about the data, or said when it was extracted."""
         from offmap import data
 
         if self.model is None:
             return data.read_activations(source, None if self.head is None else data.read_head(self.head))
-        return self.network().extract(self.batches(source), needs=needs, device=self.device)
+        return self.network().extract(self.batches(source), requirements=requirements, device=self.device)
 
     def source(self) -> Source:
         """The same for workers elsewhere. Pictures must be ready for the network: options for them stay here."""
@@ -149,13 +149,15 @@ class Inputs:
             self.batch_size,
         )
 
-    def outliers(self, source: Path | None, noise: int | None, like: Path, needs: Needs) -> Activations | None:
+    def outliers(
+        self, source: Path | None, noise: int | None, like: Path, requirements: Requirements
+    ) -> Activations | None:
         """Outliers to choose parameters on: those given, or so many inputs of noise shaped like the data, or none."""
         if source is not None:
-            return self.activations(source, needs)
+            return self.activations(source, requirements)
         if noise is None:
             return None
-        return self.network().noise(noise, self.batches(like).shape, needs=needs, device=self.device)
+        return self.network().noise(noise, self.batches(like).shape, requirements=requirements, device=self.device)
 
 
 def with_inputs(command: Callable[..., None]) -> Callable[..., None]:
@@ -207,11 +209,11 @@ def _tell_skipped(files: Sequence[str]) -> None:
         say(f"left out {len(files)} damaged pictures, the first is {files[0]}")
 
 
-def wanted(*detectors: Detector) -> Needs:
+def wanted(*detectors: Detector) -> Requirements:
     """What these detectors ask of a network. Not labels: data may lack them, and one that reads them says so itself."""
-    from offmap.requests import Needs
+    from offmap.extra_passes import Requirements
 
-    return replace(reduce(or_, [detector.needs for detector in detectors], Needs()), labels=False)
+    return replace(reduce(or_, [detector.requirements for detector in detectors], Requirements()), labels=False)
 
 
 def numbers(text: str | None) -> list[float] | None:

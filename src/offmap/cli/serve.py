@@ -92,14 +92,14 @@ def serve(
     ] = None,
 ) -> None:
     """Answer requests for scores over HTTP, and keep every unknown input durably. All limits: OFFMAP_… variables."""
-    from offmap.serve import bind
-    from offmap.serve import serve as run
-    from offmap.serve.loading import Files
-    from offmap.serve.service import Service
-    from offmap.serve.settings import settings
-    from offmap.serve.triage.material import KnownData
-    from offmap.serve.triage.routes import PUBLIC, triage_router
-    from offmap.serve.triage.triage import Triage
+    from offmap.service import bind
+    from offmap.service import serve as run
+    from offmap.service.loading import Files
+    from offmap.service.service import Service
+    from offmap.service.settings import settings
+    from offmap.service.triage.inputs import KnownData
+    from offmap.service.triage.routes import PUBLIC, triage_router
+    from offmap.service.triage.triage import Triage
 
     given: dict[str, Any] = {
         "host": host, "port": port, "store": store, "token_file": token_file, "no_auth": no_auth or None,

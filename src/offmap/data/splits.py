@@ -132,7 +132,7 @@ class OpenWorldSplit:
         arrays = {**part.arrays, "labels": self.labels, "targets": self.targets}
         return Samples(arrays, self.classes or part.classes, part.names, part.skipped, part.head)
 
-    def pretend(self, share: float = 0.5, ratio: float = 0.5, seed: int = 0) -> OpenWorldSplit:
+    def hide_classes(self, share: float = 0.5, ratio: float = 0.5, seed: int = 0) -> OpenWorldSplit:
         """A split of the labelled samples alone, some known classes played as novel: validation without novel labels.
 
         The classes of the labelled samples are divided in two, and part of the samples of those that stay known are
@@ -155,7 +155,7 @@ class OpenWorldSplit:
         Examples
         --------
         >>> whole = open_world_split(np.arange(80) % 8, known=4)
-        >>> part = whole.pretend()
+        >>> part = whole.hide_classes()
         >>> len(part), part.n_classes, bool(np.isin(part.novel, whole.known).all())
         (20, 4, True)
         """

@@ -158,7 +158,7 @@ def _network(
             raise InputError(f"layer={layer!r}: the network is tapped at {model.layer!r}; make it with that layer")
         return model, None, None
     if isinstance(model, str | os.PathLike) and not os.fspath(model).endswith(".offmap"):
-        from offmap.nets import load_network
+        from offmap.models import load_network
 
         return load_network(os.fspath(model), weights, layer), None, None
     if weights is not None:

@@ -10,10 +10,10 @@ from offmap.deploy.drawing import drawn, two_rows
 from offmap.deploy.verdicts import Verdicts
 from offmap.detection import Detector
 from offmap.detection.base import Score, Shaper
-from offmap.detection.block import Block, TensorHead
+from offmap.detection.batch import ActivationBatch, TensorHead
 from offmap.errors import InputError, NotFittedError
+from offmap.extra_passes import BatchStatistics, Edited, Layer, Members, Passes, Perturbed, Request
 from offmap.network.reductions import pooled
-from offmap.requests import BatchStatistics, Edited, Layer, Members, Passes, Perturbed, Request
 
 OUTPUTS = ("score", "p_value", "known")
 
@@ -62,7 +62,7 @@ class GuardFormula(nn.Module):
 
     def score(self, features: Tensor, logits: Tensor) -> Tensor:
         """The detector's score in float64."""
-        block = Block(features, logits, self.head)
+        block = ActivationBatch(features, logits, self.head)
         for shaper, ready in self.shapers:
             block = shaper.shape(block, ready)
         return self.formula(block).double()

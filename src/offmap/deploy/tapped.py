@@ -15,9 +15,9 @@ from offmap.errors import InputError
 from offmap.network import Network
 from offmap.network.batches import is_array
 from offmap.network.onnx_backend import OnnxBackend
+from offmap.network.preserve import preserve_state, rng_kept
 from offmap.network.reductions import pooled
 from offmap.network.torch_backend import TorchBackend, called, logits_of, rows_behind
-from offmap.network.untouched import rng_kept, untouched
 
 INPUT = "input"
 
@@ -47,7 +47,7 @@ def tapped(net: Network, inputs: Any) -> Tapped:
 
 def _from_torch(backend: Any, inputs: Any) -> Tapped:
     assert isinstance(backend, TorchBackend)
-    with untouched(backend.models, torch.device("cpu")), rng_kept(seed=0), torch.no_grad():
+    with preserve_state(backend.models, torch.device("cpu")), rng_kept(seed=0), torch.no_grad():
         few = backend.prepared(inputs)
         given = dict(few) if isinstance(few, Mapping) else {INPUT: few}
         module = _Watched(backend, given, isinstance(few, Mapping))

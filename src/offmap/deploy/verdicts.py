@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offmap.detection.calibrate import Calibration
+from offmap.detection.calibration import Calibration
 
 
 def count_at_most(sorted_rows: Tensor, firsts: Tensor, scores: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from offmap.activations import Array
 from offmap.deploy.drawing import packages
 from offmap.deploy.joining import ALL_OUTPUTS
 from offmap.detection import Detector
-from offmap.detection.calibrate import Verdicts
+from offmap.detection.calibration import Verdicts
 from offmap.errors import VerificationError
 from offmap.network import Network
 from offmap.network.onnx_backend import evaluate

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from offmap.detection.block import Block, TensorHead
+from offmap.detection.batch import ActivationBatch, TensorHead
 from offmap.detection.parameters import conforms, declared, described, plain
 from offmap.detection.statistics import Statistic
 from offmap.errors import InputError
-from offmap.requests import Request
+from offmap.extra_passes import Request
 
 if TYPE_CHECKING:
     from offmap.activations import Activations
-    from offmap.detection.pipeline import Detector
+    from offmap.detection.detectors import Detector
 
 AUTO = "auto"
 
@@ -39,7 +39,7 @@ class Context:
     """
 
     head: TensorHead | None
-    shape: Callable[[Block], Block]
+    shape: Callable[[ActivationBatch], ActivationBatch]
     shapers: str = ""
 
 
@@ -100,7 +100,7 @@ class Component:
         """New, empty statistics; none when there is nothing to fit."""
         return {}
 
-    def observe(self, statistics: Statistics, block: Block) -> None:
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Show a block to the statistics."""
 
     def solve(self, statistics: Statistics, context: Context) -> State:
@@ -111,7 +111,7 @@ class Component:
         """From those tensors to what scoring uses, once; by default the tensors themselves."""
         return state
 
-    def requests(self, state: State | None, shape: Callable[[Block], Block]) -> tuple[Request, ...]:
+    def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
         """What must be asked of the network beyond features and logits, before fitting (no state) and after."""
         return ()
 
@@ -120,7 +120,7 @@ class Component:
         """Whether `view` takes another pass than the plain one; only one part of a detector can."""
         return False
 
-    def view(self, block: Block, state: State) -> Block:
+    def view(self, block: ActivationBatch, state: State) -> ActivationBatch:
         """The block as the pass that this method asked for saw it; by default the plain pass."""
         return block
 
@@ -137,7 +137,7 @@ class Component:
         }
 
     def __repr__(self) -> str:
-        from offmap.detection.grammar import text
+        from offmap.detection.spec import text
 
         return text(self)
 
@@ -148,7 +148,7 @@ class Shaper(Component):
 
     shapes: ClassVar[str] = "features"
 
-    def shape(self, block: Block, ready: Any) -> Block:
+    def shape(self, block: ActivationBatch, ready: Any) -> ActivationBatch:
         """The changed block."""
         return block
 
@@ -164,11 +164,11 @@ class Score(Component):
     invariant_to_shift: ClassVar[bool | None] = None
     """Whether adding a constant to all logits leaves the score as it is; `None` where the score reads no logits."""
 
-    def score(self, block: Block, ready: Any) -> Tensor:
+    def score(self, block: ActivationBatch, ready: Any) -> Tensor:
         """One number per input."""
         raise NotImplementedError
 
-    def formula(self, state: State) -> Callable[[Block], Tensor]:
+    def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
         """`score` as a function of tensor operations alone, from which `offmap.export` draws a graph.
 
         By default `score` itself. A method that scores with something else, such as a bank or scikit-learn, says here
@@ -179,7 +179,7 @@ class Score(Component):
 
     def fit(self, known: Activations, **options: Any) -> Detector:
         """A detector of this score alone, fitted."""
-        from offmap.detection.pipeline import Detector
+        from offmap.detection.detectors import Detector
 
         return Detector((self,)).fit(known, **options)
 
@@ -192,7 +192,7 @@ class Chain:
 
     def __or__(self, other: Any) -> Any:
         """Add another shaper, or a score to make a detector."""
-        from offmap.detection.pipeline import Detector
+        from offmap.detection.detectors import Detector
 
         if isinstance(other, Shaper):
             return Chain((*self.shapers, other))

@@ -10,7 +10,7 @@ import torch
 from offmap import store
 from offmap.activations import Array, Head
 from offmap.detection.base import Component
-from offmap.detection.calibrate import Calibration
+from offmap.detection.calibration import Calibration
 from offmap.detection.fitting import Fitting
 
 

@@ -13,9 +13,9 @@ import torch
 
 from offmap.activations import Activations, Head
 from offmap.detection.base import Component, Context, Score, Shaper, State, digest
-from offmap.detection.block import Block, TensorHead
+from offmap.detection.batch import ActivationBatch, TensorHead
 from offmap.detection.checks import same_head
-from offmap.detection.statistics import Deaf
+from offmap.detection.statistics import NullStatistic
 from offmap.errors import InputError, NotFittedError
 
 Again = set[tuple[int, str]]  # place and name of statistics that read the data a second time
@@ -65,14 +65,14 @@ class Fitting:
     def show(self, acts: Activations, device: str | torch.device = "cpu", again: Again | None = None) -> None:
         """Show a block to the statistics that can read it now; in a second reading to those that asked for it."""
         with torch.no_grad():
-            self._observe(Block.of(acts, self.tensor_head(device), device, tuple(acts.extras)), again)
+            self._observe(ActivationBatch.of(acts, self.tensor_head(device), device, tuple(acts.extras)), again)
         self.shown += len(acts)
 
-    def _observe(self, raw: Block, again: Again | None) -> None:
+    def _observe(self, raw: ActivationBatch, again: Again | None) -> None:
         viewed = raw
         for component, state in zip(self.plan[:-1], self.states, strict=False):
             viewed = viewed if state is None else component.view(viewed, state)
-        seen: Block | None = viewed
+        seen: ActivationBatch | None = viewed
         for place, component in enumerate(self.plan):
             if self.statistics[place] and place not in self.read_through and self._can_read(place):
                 fitting = raw if component.fits_unshaped else viewed if component.keeps_rows else seen
@@ -95,15 +95,15 @@ class Fitting:
         kept = self.statistics[place]
         if again is None:
             return kept
-        return {name: statistic if (place, name) in again else Deaf() for name, statistic in kept.items()}
+        return {name: statistic if (place, name) in again else NullStatistic() for name, statistic in kept.items()}
 
-    def narrowed(self) -> Again:
+    def begin_second_pass(self) -> Again:
         """The statistics that a second reading makes exact; they are ready for it now."""
         return {
             (place, name)
             for place, kept in enumerate(self.statistics)
             for name, statistic in kept.items()
-            if place not in self.read_through and statistic.narrow()
+            if place not in self.read_through and statistic.begin_second_pass()
         }
 
     def merge(self, other: Fitting) -> None:
@@ -156,28 +156,28 @@ class Fitting:
         }
         return digest(states) if states else ""
 
-    def viewed(self, block: Block) -> Block:
+    def viewed(self, block: ActivationBatch) -> ActivationBatch:
         """The block as the pass that a component asked for saw it."""
         for component, state in zip(self.plan, self.states, strict=True):
             assert state is not None
             block = component.view(block, state)
         return block
 
-    def shaped(self, block: Block, stop: int | None = None) -> Block:
+    def shaped(self, block: ActivationBatch, stop: int | None = None) -> ActivationBatch:
         """The block after the shapers before `stop`, or after all of them."""
         for place, component in enumerate(self.plan[:stop]):
             if isinstance(component, Shaper):
                 block = component.shape(block, self.prepared(place, block))
         return block
 
-    def scored(self, block: Block) -> torch.Tensor:
+    def scored(self, block: ActivationBatch) -> torch.Tensor:
         """One number per input."""
         score = self.plan[-1]
         assert isinstance(score, Score)
         shaped = self.shaped(self.viewed(block))
         return score.score(shaped, self.prepared(len(self.plan) - 1, shaped))
 
-    def prepared(self, place: int, block: Block) -> Any:
+    def prepared(self, place: int, block: ActivationBatch) -> Any:
         """What the component at this place scores or shapes with, on the block's device; made once."""
         state = self.states[place]
         if state is None:

@@ -37,12 +37,12 @@ class Statistic(ABC):
     def restore(self, state: Arrays) -> None:
         """Remember again what `state` gave."""
 
-    def narrow(self) -> bool:
+    def begin_second_pass(self) -> bool:
         """Ask for a second reading of the same data, where that makes the answer exact."""
         return False
 
 
-class Deaf:
+class NullStatistic:
     """Stands in for a statistic that has seen all the data while others look a second time."""
 
     def update(self, *values: Any, **companions: Any) -> None:
@@ -204,7 +204,7 @@ class Quantile(Statistic):
     --------
     >>> quantile = Quantile((50,))
     >>> quantile.update(torch.tensor([1.0, 2.0, 4.0]))
-    >>> quantile.narrow()
+    >>> quantile.begin_second_pass()
     True
     >>> quantile.update(torch.tensor([1.0, 2.0, 4.0]))
     >>> quantile.values()
@@ -246,7 +246,7 @@ class Quantile(Statistic):
         for bin_ in self.fine:
             self.fine[bin_] = self.fine[bin_] + other.fine[bin_]
 
-    def narrow(self) -> bool:
+    def begin_second_pass(self) -> bool:
         """After the first reading, look finely into the bins that hold the percentiles."""
         if self.fine or self.count == 0:
             return False

@@ -16,7 +16,7 @@ BANK_ROWS = 50_000
 ENOUGH_LABELS = 20
 
 
-def alone(rows: Rows, codes: Labels, lost: float = LOST, seed: int = 0) -> npt.NDArray[np.bool_]:
+def find_outliers(rows: Rows, codes: Labels, lost: float = LOST, seed: int = 0) -> npt.NDArray[np.bool_]:
     """Unlabelled rows that are farther from their nearest four than all but a share `lost` of the labelled rows.
 
     A conformal test (Bates et al. 2023): labelled rows belong to classes, so a row that belongs to one, of a class
@@ -38,12 +38,12 @@ def alone(rows: Rows, codes: Labels, lost: float = LOST, seed: int = 0) -> npt.N
     --------
     >>> rng = np.random.default_rng(0)
     >>> rows = np.concatenate([rng.normal(size=(50, 2)), [[99.0, 99.0]]]).astype(np.float32)
-    >>> np.flatnonzero(alone(Rows(rows), np.full(51, -1))).tolist()
+    >>> np.flatnonzero(find_outliers(Rows(rows), np.full(51, -1))).tolist()
     [50]
     """
     if len(rows) <= COMPANY + 1:
         return np.zeros(len(rows), bool)
-    reach = loneliness(rows, seed)
+    reach = outlier_distances(rows, seed)
     labelled = codes >= 0
     if labelled.sum() >= ENOUGH_LABELS:
         limit = conformal_limit(reach[labelled], lost)
@@ -54,12 +54,12 @@ def alone(rows: Rows, codes: Labels, lost: float = LOST, seed: int = 0) -> npt.N
     return np.asarray((reach > limit) & ~labelled)
 
 
-def loneliness(rows: Rows, seed: int = 0) -> Floats:
+def outlier_distances(rows: Rows, seed: int = 0) -> Floats:
     """Each row's mean distance to the four nearest others.
 
     Examples
     --------
-    >>> loneliness(Rows(np.array([[0.0], [1.0], [2.0], [3.0], [4.0], [10.0]])))[[0, 5]]
+    >>> outlier_distances(Rows(np.array([[0.0], [1.0], [2.0], [3.0], [4.0], [10.0]])))[[0, 5]]
     array([2.5, 7.5], dtype=float32)
     """
     n = len(rows)

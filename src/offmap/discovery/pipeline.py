@@ -12,7 +12,7 @@ from offmap.discovery.counting import ABSENT, ClassCount, count_classes
 from offmap.discovery.describe import describe
 from offmap.discovery.inputs import KnownClasses, read_labels
 from offmap.discovery.methods import METHODS, Problem
-from offmap.discovery.outliers import LOST, alone
+from offmap.discovery.outliers import LOST, find_outliers
 from offmap.discovery.result import Discovery
 from offmap.discovery.space import Space, picked
 from offmap.errors import InputError
@@ -85,7 +85,7 @@ def discover(
     rows = space.prepare(array, codes)
     outside = np.zeros(len(rows), bool)
     if outliers:
-        outside = alone(Rows(array, space.metric), codes, LOST if outliers is True else outliers, seed)
+        outside = find_outliers(Rows(array, space.metric), codes, LOST if outliers is True else outliers, seed)
     inside = np.flatnonzero(~outside)
     count: ClassCount | None = None
     if n_classes != "auto":

@@ -21,7 +21,7 @@ from offmap.learning.losses.numbers import unit
 from offmap.learning.model import SHARPNESS, OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives import Objective
 from offmap.learning.settings import Training
-from offmap.nets.freezing import freeze
+from offmap.models.freezing import freeze
 
 BLOCK = 2048
 

@@ -108,7 +108,7 @@ class Lookup(nn.Module):
 
 
 def named(name: str, shape: tuple[int, ...], seed: int = 0, **settings: Any) -> Encoder:
-    """An encoder of `offmap.nets` by name: rows are whitened first, pictures standardised.
+    """An encoder of `offmap.models` by name: rows are whitened first, pictures standardised.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def named(name: str, shape: tuple[int, ...], seed: int = 0, **settings: Any) -> 
     >>> named("cnn", (1, 8, 8))(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 96])
     """
-    from offmap.nets.encoders import make_encoder
+    from offmap.models.encoders import make_encoder
 
     body, width = make_encoder(name, shape, seed, **settings)
     config = {"kind": "named", "name": name, "shape": list(shape), "settings": settings}

@@ -73,7 +73,7 @@ def balance_helps(features: Floats, codes: Codes, seed: int) -> bool:
     rows, truth = features[labelled], codes[labelled]
     gains = []
     for trial in range(TRIALS):
-        given, shown = pretend(truth, seed + trial)
+        given, shown = hide_classes(truth, seed + trial)
         hidden = given < 0
         known = np.where(hidden, -1, np.searchsorted(shown, given))
         k = len(np.unique(truth))
@@ -83,12 +83,12 @@ def balance_helps(features: Floats, codes: Codes, seed: int) -> bool:
     return float(np.mean(gains)) > 0
 
 
-def pretend(truth: npt.NDArray[Any], seed: int) -> tuple[Codes, Codes]:
+def hide_classes(truth: npt.NDArray[Any], seed: int) -> tuple[Codes, Codes]:
     """Labels with half of the classes hidden and half of the samples of the others (thesis l.5720); the classes shown.
 
     Examples
     --------
-    >>> given, shown = pretend(np.array([0, 0, 1, 1, 2, 2, 3, 3]), seed=0)
+    >>> given, shown = hide_classes(np.array([0, 0, 1, 1, 2, 2, 3, 3]), seed=0)
     >>> len(shown), bool(np.isin(given[given >= 0], shown).all())
     (2, True)
     """

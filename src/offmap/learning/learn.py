@@ -64,7 +64,7 @@ def learn(
         Known and novel classes together; estimated when `None` or ``"auto"``.
     encoder
         ``"auto"``: a linear adapter for embeddings, a small convolutional network for pictures; a name of
-        `offmap.nets.encoders`, such as ``"resnet18"``; or your own module from inputs to features.
+        `offmap.models.encoders`, such as ``"resnet18"``; or your own module from inputs to features.
     seed
         The same seed gives the same model.
     out

@@ -17,10 +17,10 @@ from offmap import store
 from offmap.data.views import Views, step_generator
 from offmap.errors import InputError, StoreError
 from offmap.learning.distributed import Ranks
-from offmap.learning.objectives.base import Moment, Objective
+from offmap.learning.objectives.base import Objective, TrainingProgress
 from offmap.learning.progress import telling
 from offmap.learning.settings import Training
-from offmap.nets.freezing import train_mode
+from offmap.models.freezing import train_mode
 
 KIND = "learning-checkpoint"
 LAYOUT = 1
@@ -120,7 +120,7 @@ class Trainer:
         torch.manual_seed(step_generator(self.seed, step, stream=1).initial_seed())  # of dropout in the network
         one, two = self._embedded(rows, step)
         labels = torch.from_numpy(self.labels[rows]).to(one.device)
-        parts = self.objective(one, two, labels, Moment(step, self.steps))
+        parts = self.objective(one, two, labels, TrainingProgress(step, self.steps))
         loss = torch.stack(list(parts.values())).sum()
         if not bool(torch.isfinite(loss)):
             shown = ", ".join(f"{name} {float(part.detach()):.3g}" for name, part in parts.items())

@@ -12,7 +12,7 @@ import numpy as np
 from offmap.activations import as_array
 from offmap.discovery.inputs import read_labels
 from offmap.errors import InputError
-from offmap.learning.grouping import pretend
+from offmap.learning.grouping import hide_classes
 from offmap.learning.learn import SPECTRAL, learn
 from offmap.learning.objectives import objective
 from offmap.metrics.clustering import open_world_accuracy
@@ -84,7 +84,7 @@ def tune(
     rows, truth = values[labelled], known.codes[labelled]
     scores: list[list[float]] = [[] for _ in candidates]
     for trial in range(trials):
-        given, shown = pretend(truth, seed + trial)
+        given, shown = hide_classes(truth, seed + trial)
         hidden = given < 0
         for at, candidate in enumerate(candidates):
             model = learn(name, rows, given, len(known), seed=seed + trial, progress=False, **{**settings, **candidate})

@@ -12,9 +12,9 @@ import numpy as np
 
 from offmap.activations import Activations, Array, Head, checked_dtype
 from offmap.errors import InputError, MissingError
+from offmap.extra_passes import Request, Requirements
 from offmap.network.batches import Batch, batch_count, read_batches, require_labels
-from offmap.network.folder import Folder, Plan
-from offmap.requests import Needs, Request
+from offmap.network.writer import ActivationWriter, Plan
 
 
 class Backend(Protocol):
@@ -53,14 +53,15 @@ class Backend(Protocol):
         ...
 
 
-def run_batch(backend: Backend, batch: Batch, needs: Needs, dtype: np.dtype[Any]) -> dict[str, Array]:
+def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype: np.dtype[Any]) -> dict[str, Array]:
     """Every array of one batch, after checking that the needs can be met."""
-    if needs.labels:
+    if requirements.labels:
         require_labels(batch)
     arrays = {
-        name: _cast(name, array, dtype) for name, array in backend.run(batch.inputs, needs.extras, batch.start).items()
+        name: _cast(name, array, dtype)
+        for name, array in backend.run(batch.inputs, requirements.extras, batch.start).items()
     }
-    if needs.head and not backend.has_head:
+    if requirements.head and not backend.has_head:
         raise MissingError(
             f"the detector needs a linear head, but layer={backend.layer!r} is not one; pass the name of the "
             "linear layer that gives the logits, or choose a detector without head"
@@ -83,7 +84,7 @@ def collected(backend: Backend, parts: Sequence[dict[str, Array]]) -> Activation
 def extract(
     backend: Backend,
     loader: Any,
-    needs: Needs,
+    requirements: Requirements,
     to: str | os.PathLike[str] | None,
     dtype: str,
     labels: Any,
@@ -96,25 +97,31 @@ def extract(
     with _bar(progress, batch_count(loader, batch_size)) as advance, backend.session(device):
         batches = _counted(read_batches(loader, labels, batch_size), advance)
         if to is None:
-            return collected(backend, [run_batch(backend, batch, needs, kept) for batch in batches])
-        plan = Plan(backend.fingerprint(), backend.layer, dtype, tuple(r.key for r in needs.extras))
-        with Folder(to, plan) as folder:
-            return _into(folder, backend, batches, needs, kept)
+            return collected(backend, [run_batch(backend, batch, requirements, kept) for batch in batches])
+        plan = Plan(backend.fingerprint(), backend.layer, dtype, tuple(r.key for r in requirements.extras))
+        with ActivationWriter(to, plan) as folder:
+            return _into(folder, backend, batches, requirements, kept)
 
 
 def _into(
-    folder: Folder, backend: Backend, batches: Iterator[Batch], needs: Needs, dtype: np.dtype[Any]
+    folder: ActivationWriter,
+    backend: Backend,
+    batches: Iterator[Batch],
+    requirements: Requirements,
+    dtype: np.dtype[Any],
 ) -> Activations:
     count = 0
     batch = None
     for count, batch in enumerate(batches, 1):
         digest = batch.digest()
         if not folder.check(count - 1, batch.size, digest):
-            folder.append(run_batch(backend, batch, needs, dtype), digest)
-        elif needs.labels:
+            folder.append(run_batch(backend, batch, requirements, dtype), digest)
+        elif requirements.labels:
             require_labels(batch)
     if batch is not None and backend.tap is None and not folder.finished:
-        run_batch(backend, batch, Needs(), dtype)  # killed after the last batch: only the head is still to be found
+        run_batch(
+            backend, batch, Requirements(), dtype
+        )  # killed after the last batch: only the head is still to be found
     return folder.finish(count, backend.head())
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from offmap.activations import Activations, Array, Head
 from offmap.errors import InputError, MissingError
+from offmap.extra_passes import Requirements
 from offmap.network.batches import checked_batch_size, read_batches
 from offmap.network.extract import Backend, collected, extract, run_batch
-from offmap.requests import Needs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -119,20 +119,20 @@ class Network:
         """A checksum of the weights, by which a folder of activations knows its network."""
         return self.backend.fingerprint()
 
-    def __call__(self, x: Any, needs: Needs | None = None, device: str | None = None) -> Activations:
+    def __call__(self, x: Any, requirements: Requirements | None = None, device: str | None = None) -> Activations:
         """Activations of one batch: an array, a tensor, or a mapping of model arguments.
 
-        Pass ``needs=detector.needs`` for a detector that reads more than features and logits.
+        Pass ``requirements=detector.requirements`` for a detector that reads more than features and logits.
         """
         (batch,) = read_batches([(x,)] if not isinstance(x, Mapping) else [x])
         with self._kept_rng(), self.backend.session(device):
-            part = run_batch(self.backend, batch, needs or Needs(), _FLOAT32)
+            part = run_batch(self.backend, batch, requirements or Requirements(), _FLOAT32)
             return collected(self.backend, [part])
 
     def extract(
         self,
         loader: Any,
-        needs: Needs | None = None,
+        requirements: Requirements | None = None,
         to: str | os.PathLike[str] | None = None,
         dtype: str = "float32",
         labels: Any = None,
@@ -148,7 +148,7 @@ class Network:
             A ``DataLoader`` or any iterable of batches: x, (x, y), or a mapping of model arguments which may
             hold ``"labels"``. Or all inputs as one array, cut into batches of `batch_size` here.
         needs
-            What detectors ask for, ``detector.needs``; several are united with ``|``. Features and logits are
+            What detectors ask for, ``detector.requirements``; several are united with ``|``. Features and logits are
             always kept.
         to
             A folder to write to as it goes, in bounded memory. A run that was cut short is resumed by the
@@ -180,14 +180,16 @@ class Network:
         Activations(7 inputs, 4 features, 3 classes, labels)
         """
         with self._kept_rng():
-            return extract(self.backend, loader, needs or Needs(), to, dtype, labels, batch_size, progress, device)
+            return extract(
+                self.backend, loader, requirements or Requirements(), to, dtype, labels, batch_size, progress, device
+            )
 
     def noise(
         self,
         n: int,
         shape: Sequence[int],
         seed: int = 0,
-        needs: Needs | None = None,
+        requirements: Requirements | None = None,
         batch_size: int = 128,
         device: str | None = None,
     ) -> Activations:
@@ -203,7 +205,7 @@ class Network:
         if n < 1:
             raise InputError(f"noise({n}): at least one input is needed")
         inputs = _gaussian(n, tuple(shape), seed, checked_batch_size(batch_size))
-        unlabelled = None if needs is None else replace(needs, labels=False)  # noise has none
+        unlabelled = None if requirements is None else replace(requirements, labels=False)  # noise has none
         return self.extract(inputs, unlabelled, progress=False, device=device)
 
     @property
@@ -221,7 +223,7 @@ class Network:
         return self._loaded
 
     def _kept_rng(self) -> Any:
-        from offmap.network.untouched import rng_kept
+        from offmap.network.preserve import rng_kept
 
         return rng_kept()
 

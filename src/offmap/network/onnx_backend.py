@@ -15,8 +15,8 @@ import torch
 
 from offmap.activations import Array, Head, as_array
 from offmap.errors import DependencyError, InputError
+from offmap.extra_passes import Layer, Request
 from offmap.network.reductions import pooled, reduced
-from offmap.requests import Layer, Request
 
 
 @dataclass(frozen=True)

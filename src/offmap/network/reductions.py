@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from offmap.errors import InputError
-from offmap.requests import Clamp, Edit, Layer
+from offmap.extra_passes import Clamp, Edit, Layer
 
 SKETCH = 512
 _GRAM_BYTES = 32 * 2**20

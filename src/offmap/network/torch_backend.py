@@ -15,11 +15,11 @@ from torch import nn
 
 from offmap.activations import Array, Head
 from offmap.errors import InputError
-from offmap.network import passes
+from offmap.extra_passes import Layer, Request
+from offmap.network import extra_passes
 from offmap.network.batches import is_array, update_digest
+from offmap.network.preserve import preserve_state, rng_kept
 from offmap.network.reductions import pooled, reduced
-from offmap.network.untouched import rng_kept, untouched
-from offmap.requests import Layer, Request
 
 _PROBE = 4
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -75,7 +75,7 @@ class TorchBackend:
 
     def session(self, device: str | None) -> AbstractContextManager[None]:
         """Everything run inside finds the models in evaluation mode; afterwards they are as they were."""
-        return untouched(self.models, None if device is None else torch.device(device))
+        return preserve_state(self.models, None if device is None else torch.device(device))
 
     def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
         """Features, logits and what the requests ask of one batch, by the names of the arrays on disk.
@@ -98,7 +98,7 @@ class TorchBackend:
                         raise InputError(f"{request.key}: the layer {request.name!r} did not run on these inputs")
                     extra = {request.key: kept[request.key]}
                 else:
-                    extra = passes.fulfil(self, request, inputs, start)
+                    extra = extra_passes.run_extra_pass(self, request, inputs, start)
                 found |= {f"extra.{name}": value for name, value in extra.items()}
         return {name: _copied(value) for name, value in found.items()}
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from offmap.detection.detectors import Detector
 from offmap.detection.fitting import Again
-from offmap.detection.pipeline import Detector
 from offmap.errors import DependencyError, InputError
-from offmap.requests import Needs
+from offmap.extra_passes import Requirements
 from offmap.scale import readings
 from offmap.scale.source import Source
 
@@ -45,8 +45,8 @@ def fit(spec: str | Detector, shards: Shards, source: Source | None = None, work
     paths = _paths(shards)
     items = [{"number": number, "shard": path} for number, path in enumerate(paths)]
 
-    def read_all(start: bytes, needs: Needs, again: Again | None) -> list[Detector]:
-        rows = _run(items, _Reader, (start, source or Source(), needs, again), workers)
+    def read_all(start: bytes, requirements: Requirements, again: Again | None) -> list[Detector]:
+        rows = _run(items, _Reader, (start, source or Source(), requirements, again), workers)
         return [readings.unpack(row["part"]) for row in rows]
 
     return readings.fit(spec, read_all)
@@ -85,12 +85,12 @@ def score(
 class _Reader:
     """A worker that reads shards for fitting."""
 
-    def __init__(self, start: bytes, source: Source, needs: Needs, again: Again | None) -> None:
-        self.start, self.source, self.needs, self.again = start, source, needs, again
+    def __init__(self, start: bytes, source: Source, requirements: Requirements, again: Again | None) -> None:
+        self.start, self.source, self.requirements, self.again = start, source, requirements, again
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         shard = str(batch["shard"][0])
-        part = readings.read(readings.unpack(self.start), self.source.activations(shard, self.needs), self.again)
+        part = readings.read(readings.unpack(self.start), self.source.activations(shard, self.requirements), self.again)
         return {"number": batch["number"], "part": np.array([readings.pack(part)], dtype=object)}
 
 
@@ -101,7 +101,7 @@ class _Scorer:
         self.guard, self.source = readings.unpack(guard), source
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        acts = self.source.activations(str(batch["shard"][0]), self.guard.needs)
+        acts = self.source.activations(str(batch["shard"][0]), self.guard.requirements)
         unknown = readings.write_scores(self.guard, acts, Path(str(batch["file"][0])))
         return {"number": batch["number"], "unknown": np.array([unknown])}
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from offmap import store
 from offmap.activations import Activations
 from offmap.data import write_table
+from offmap.detection.detectors import Detector, detector
 from offmap.detection.fitting import Again
-from offmap.detection.pipeline import Detector, detector
 from offmap.errors import StoreError
-from offmap.requests import Needs
+from offmap.extra_passes import Requirements
 
 
 def pack(packed: Detector) -> bytes:
@@ -61,7 +61,7 @@ def gather(whole: Detector, parts: Iterable[Detector], again: Again | None) -> D
     return whole
 
 
-def fit(spec: str | Detector, read_all: Callable[[bytes, Needs, Again | None], Iterable[Detector]]) -> Detector:
+def fit(spec: str | Detector, read_all: Callable[[bytes, Requirements, Again | None], Iterable[Detector]]) -> Detector:
     """Fit a detector by readings of all shards, as often as exactness takes.
 
     Parameters
@@ -73,9 +73,9 @@ def fit(spec: str | Detector, read_all: Callable[[bytes, Needs, Again | None], I
     """
     whole = detector(spec)
     while not whole.is_fitted:
-        whole = gather(whole, read_all(pack(whole), whole.needs, None), None)
-        if whole.fitting is not None and (again := whole.fitting.narrowed()):
-            gather(whole, read_all(pack(whole), whole.needs, again), again)
+        whole = gather(whole, read_all(pack(whole), whole.requirements, None), None)
+        if whole.fitting is not None and (again := whole.fitting.begin_second_pass()):
+            gather(whole, read_all(pack(whole), whole.requirements, again), again)
         whole.finalize()
     return whole
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from offmap import data
 from offmap.activations import META, Activations, Head
 from offmap.errors import InputError
-from offmap.requests import Needs
+from offmap.extra_passes import Requirements
 
 if TYPE_CHECKING:
     from offmap.network import Network
@@ -32,7 +32,7 @@ class Source:
         Run this network over the shards: ``package.module:factory`` or a file ``.onnx``. Without it, shards are
         activations: folders of `Activations.save`, ``.parquet``, ``.npz`` or ``.npy``.
     weights, layer
-        Of that network, as `offmap.nets.load_network` takes them.
+        Of that network, as `offmap.models.load_network` takes them.
     batch_size
         Inputs per pass of the network.
 
@@ -48,12 +48,12 @@ class Source:
     layer: str | None = None
     batch_size: int = 128
 
-    def activations(self, shard: str, needs: Needs) -> Activations:
+    def activations(self, shard: str, requirements: Requirements) -> Activations:
         """What a network says about the shard, or said when it was extracted."""
         if self.model is None:
             return data.read_activations(shard, self.head)
         network = _network(self.model, self.weights, self.layer)
-        return network.extract(data.batches(shard, size=self.batch_size), needs=needs)
+        return network.extract(data.batches(shard, size=self.batch_size), requirements=requirements)
 
 
 def shards_in(path: str | os.PathLike[str]) -> list[Path]:
@@ -80,6 +80,6 @@ def shards_in(path: str | os.PathLike[str]) -> list[Path]:
 @functools.lru_cache(maxsize=1)
 def _network(model: str, weights: str | None, layer: str | None) -> Network:
     """Once per worker, however many shards it reads."""
-    from offmap.nets import load_network
+    from offmap.models import load_network
 
     return load_network(model, weights, layer)

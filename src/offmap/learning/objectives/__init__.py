@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from offmap.errors import InputError
 from offmap.learning.objectives import contrastive, heads, opencon
-from offmap.learning.objectives.base import Moment, Objective, Task, register, registered
+from offmap.learning.objectives.base import Objective, Task, TrainingProgress, register, registered
 
-__all__ = ["Moment", "Objective", "Task", "contrastive", "heads", "objective", "opencon", "register", "registered"]
+__all__ = [
+    "Objective",
+    "Task",
+    "TrainingProgress",
+    "contrastive",
+    "heads",
+    "objective",
+    "opencon",
+    "register",
+    "registered",
+]
 
 
 def objective(name: str) -> type[Objective]:

@@ -39,7 +39,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Moment:
+class TrainingProgress:
     """Where training is: the step, and the steps in all."""
 
     step: int
@@ -76,14 +76,14 @@ class Objective(nn.Module):
     @staticmethod
     def projection_head(width: int, columns: int, seed: int = 0) -> nn.Module:
         """What stands between encoder and loss: two layers with a ReLU between; nothing when `columns` is 0."""
-        from offmap.nets.heads import MLP
+        from offmap.models.heads import MLP
 
         return MLP([width, width, columns], seed=seed) if columns else nn.Identity()
 
     def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
         """Look at the first features of all rows: `labels` -1 where unlabelled, `centres` of a first grouping."""
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """The parts of the loss, weighted; their sum is minimised."""
         raise NotImplementedError
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from offmap.learning import losses
-from offmap.learning.objectives.base import Moment, Objective, Parts, register
+from offmap.learning.objectives.base import Objective, Parts, TrainingProgress, register
 
 
 @register
@@ -18,7 +18,7 @@ class SimCLR(Objective):
     embeddings = {"temperature": 0.1}
     grid = {"temperature": (0.1, 0.2, 0.5)}
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """InfoNCE."""
         return {"simclr": losses.simclr(first, second, self.chosen["temperature"])}
 
@@ -32,7 +32,7 @@ class SupCon(Objective):
     grid = {"temperature": (0.05, 0.1, 0.2)}
     needs_labels = True
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """SupCon."""
         return {"supcon": losses.supcon(first, second, labels, self.chosen["temperature"])}
 
@@ -46,7 +46,7 @@ class GCD(Objective):
     embeddings = {"temperature": 0.1, "temperature_labelled": 0.1}
     grid = {"temperature": (0.1, 0.2, 0.5), "balance": (0.2, 0.35, 0.5)}
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """Both parts, weighted."""
         share = self.chosen["balance"]
         return {
@@ -63,7 +63,7 @@ class _Spectral(Objective):
     @staticmethod
     def projection_head(width: int, columns: int, seed: int = 0) -> nn.Module:
         """The wide head with batch normalisation of NSCL and SORL (thesis l.4646)."""
-        from offmap.nets.heads import spectral_head
+        from offmap.models.heads import spectral_head
 
         return spectral_head(width, 2048, columns, seed) if columns else nn.Identity()
 
@@ -81,7 +81,7 @@ class SCL(_Spectral):
     settings = {"radius": 1.0, "clip": True}
     embeddings = {"radius": 3.0, "clip": False}
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """SCL."""
         return {"scl": losses.scl(*self._clipped(first, second))}
 
@@ -97,7 +97,7 @@ class NSCL(_Spectral):
     published_training = {"learning_rate": 0.03, "momentum": 0.95, "weight_decay": 5e-4, "projection": 1000}  # l.4647
     recipes = {"cifar10": {"epochs": 1200}, "cifar100": {"epochs": 1200}, "imagenet100": {"epochs": 1200}}
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """NSCL."""
         one, two = self._clipped(first, second)
         loss = losses.nscl(
@@ -141,7 +141,7 @@ class SORL(_Spectral):
         "cifar100": {"epochs": 400, "pretrain": "scl", "pretrain_epochs": 1200, "keep": ("layer4",)},
     }
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """SORL."""
         one, two = self._clipped(first, second)
         loss = losses.sorl(

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from offmap.learning import losses
 from offmap.learning.losses.numbers import unit
-from offmap.learning.objectives.base import Moment, Objective, Parts, Task, register
+from offmap.learning.objectives.base import Objective, Parts, Task, TrainingProgress, register
 
 SCALE = 10.0  # cosines are multiplied by it before the softmax, as in ORCA and UNO
 
@@ -55,7 +55,7 @@ class _KnownHead(Objective):
         """Rows × known classes."""
         raise NotImplementedError
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """Cross-entropy, the mean over both views."""
         one, two = (losses.cross_entropy(self.logits(view), labels) for view in (first, second))
         return {"labelled": (one + two) / 2}
@@ -98,7 +98,7 @@ class ORCA(_CosineHead):
     settings = {"scale": SCALE, "entropy": 1.0, "largest_margin": 0.5}
     grid = {"entropy": (0.5, 1.0, 2.0)}
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """The three parts."""
         scale = self.chosen["scale"]
         cosines, others = self.cosines(first), self.cosines(second)
@@ -122,7 +122,7 @@ class UNO(_CosineHead):
     settings = {"temperature": 0.1, "epsilon": 0.05, "iterations": 3}
     grid = {"epsilon": (0.02, 0.05, 0.1)}
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """Swapped cross-entropy."""
         loss = losses.uno(
             self.cosines(first),
@@ -144,7 +144,7 @@ class AutoNovel(_CosineHead):
     embeddings = {"top": 3}
     grid = {"top": (3, 5)}
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """Cross-entropy, pairs, and agreement of views that grows along training."""
         scale = self.chosen["scale"]
         one, two = scale * self.cosines(first), scale * self.cosines(second)

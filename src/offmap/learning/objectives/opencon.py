@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from offmap.learning import losses
-from offmap.learning.objectives.base import Moment, Objective, Parts, Task, register
+from offmap.learning.objectives.base import Objective, Parts, Task, TrainingProgress, register
 from offmap.learning.prototypes import Prototypes
 
 
@@ -71,7 +71,7 @@ class OpenCon(Objective):
             centres = torch.randn(centres.shape, generator=torch.Generator().manual_seed(0))
         self.prototypes.place(centres)
 
-    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: Moment) -> Parts:
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """The weighted parts; the gate and the pseudo-labels come from the first view."""
         chosen = self.chosen
         self._novel = novel = self.prototypes.is_novel(first.detach(), labels)

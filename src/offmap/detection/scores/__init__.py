@@ -1,0 +1,1 @@
+"""One score per file or small family."""

@@ -1,0 +1,197 @@
+"""Scores by how a feature vector lies to the head and to the means of known inputs: SHE, fDBD, NCI, pNML, GradNorm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from offmap.detection.base import Context, Score, State, Statistics
+from offmap.detection.batch import ActivationBatch
+from offmap.detection.registry import register
+from offmap.detection.scores.distances import unit
+from offmap.detection.scores.logits import log_probabilities
+from offmap.detection.statistics import ClassMoments, Mean, Statistic
+
+TINY = 1e-12
+
+
+def boundary_distances(logits: Tensor, weight: Tensor) -> Tensor:
+    """The mean distance to the boundary between the predicted class and each other one (Liu & Qin 2024, eq. 4).
+
+    The distance to the boundary with class c is (f_ŷ - f_c) / ‖w_ŷ - w_c‖; all pairs of norms come from one product of
+    the weights with themselves.
+    """
+    gram = weight.double() @ weight.double().T
+    squares = torch.diagonal(gram)
+    norms = (squares[:, None] + squares[None, :] - 2 * gram).clamp(min=0).sqrt().to(logits.dtype)
+    top, predicted = logits.max(dim=1)
+    between = norms[predicted]
+    distances = (top[:, None] - logits) / between.clamp(min=TINY)
+    others = max(logits.shape[1] - 1, 1)
+    return torch.where(between > 0, distances, torch.zeros_like(distances)).sum(dim=1) / others
+
+
+def gradient_norm(features: Tensor, logits: Tensor) -> Tensor:
+    """‖h‖₁ · ‖C·softmax(f) - 1‖₁: the L1 norm of the head's gradient of Σ_c -log p_c (Huang et al. 2021)."""
+    # in place: the matrix of all classes is read and written often enough to cost more than the head's product
+    spread = torch.softmax(logits, dim=1, dtype=torch.float64).mul_(logits.shape[1]).sub_(1).abs_()
+    return features.abs().sum(dim=1) * spread.sum(dim=1)
+
+
+def regret(logits: Tensor, weakness: Tensor) -> Tensor:
+    """log Σ_c p_c / (p_c + p_c^κ (1 - p_c)): the pNML regret (Bibas et al. 2021), κ the weakness of support."""
+    log_p = log_probabilities(logits)
+    log_rest = torch.log(-torch.expm1(log_p.clamp(max=-TINY)))
+    denominator = torch.logaddexp(log_p, weakness[:, None] * log_p + log_rest)
+    return torch.logsumexp(log_p - denominator, dim=1)
+
+
+@register
+class SHE(Score):
+    """The inner product with the predicted class's mean feature, over known inputs that were classified rightly."""
+
+    name = "she"
+    paper = "Zhang et al., Out-of-Distribution Detection based on In-Distribution Data Patterns Memorization, ICLR 2023"
+    reads = ("features", "logits")
+    fits = ("features", "logits", "labels")
+    invariant_to_shift = True
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """Class means."""
+        return {"patterns": ClassMoments(scatter=False)}
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add features of rightly classified inputs."""
+        right = block.logits.argmax(dim=1) == block.labels
+        assert block.labels is not None
+        statistics["patterns"].update(block.features[right], block.labels[right])
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """One pattern per class; a class without any rightly classified input has a pattern of zeros."""
+        return {"patterns": statistics["patterns"].means.float().cpu()}
+
+    def score(self, block: ActivationBatch, ready: State) -> Tensor:
+        """The inner product with the pattern of the predicted class."""
+        patterns = ready["patterns"]
+        predicted = block.logits.argmax(dim=1)
+        inside = predicted < len(patterns)
+        if len(patterns) == 0:
+            return torch.zeros(len(block), dtype=torch.float64, device=block.device)
+        products = (block.features * patterns[predicted.clamp(max=len(patterns) - 1)]).sum(dim=1)
+        return torch.where(inside, products, torch.zeros_like(products))
+
+
+@register
+class FDBD(Score):
+    """The mean distance to the decision boundaries, relative to the distance from the mean of known features."""
+
+    name = "fdbd"
+    paper = "Liu & Qin, Fast Decision Boundary based Out-of-Distribution Detector, ICML 2024"
+    reads = ("features", "logits", "head")
+    fits = ("features",)
+    invariant_to_shift = True
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """The mean feature."""
+        return {"mean": Mean()}
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add features."""
+        statistics["mean"].update(block.features)
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """The mean feature."""
+        return {"mean": statistics["mean"].value.float().cpu()}
+
+    def score(self, block: ActivationBatch, ready: State) -> Tensor:
+        """Distance to boundaries over distance to the mean."""
+        away = (block.features - ready["mean"]).norm(dim=1).clamp(min=TINY)
+        return boundary_distances(block.logits, block.require_head().weight) / away
+
+
+@register
+class NCI(Score):
+    """How well the centred feature points along the predicted class's weights, plus a multiple of its L1 norm.
+
+    Parameters
+    ----------
+    alpha
+        The weight of the norm.
+    """
+
+    name = "nci"
+    paper = "Liu & Qin, Detecting Out-of-Distribution Through the Lens of Neural Collapse, CVPR 2025"
+    reads = ("features", "logits", "head")
+    fits = ("features",)
+    invariant_to_shift = True
+
+    alpha: float = 0.001
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """The mean feature."""
+        return {"mean": Mean()}
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add features."""
+        statistics["mean"].update(block.features)
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """The mean feature."""
+        return {"mean": statistics["mean"].value.float().cpu()}
+
+    def score(self, block: ActivationBatch, ready: State) -> Tensor:
+        """Alignment plus norm."""
+        weights = block.require_head().weight[block.logits.argmax(dim=1)]
+        aligned = (unit(block.features - ready["mean"]) * weights).sum(dim=1)
+        return aligned + self.alpha * block.features.abs().sum(dim=1)
+
+
+@register
+class PNML(Score):
+    """Minus the pNML regret: how much better any label could have been fitted after seeing it, given known features."""
+
+    name = "pnml"
+    paper = (
+        "Bibas, Feder & Hassner, Single Layer Predictive Normalized Maximum Likelihood for OOD Detection, NeurIPS 2021"
+    )
+    reads = ("features", "head")
+    fits = ("features",)
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """Second moments of normalised features."""
+        return {"moments": ClassMoments()}
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add normalised features."""
+        statistics["moments"].update(unit(block.features))
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """The pseudo-inverse of XᵀX."""
+        moments = statistics["moments"]
+        gram = moments.second_moment().cpu() * moments.counts.sum()
+        return {"inverse": torch.linalg.pinv(gram, hermitian=True)}
+
+    def score(self, block: ActivationBatch, ready: State) -> Tensor:
+        """Minus the regret, from the head's answer to the normalised feature."""
+        directions = unit(block.features)
+        x = directions.double()
+        support = ((x @ ready["inverse"]) * x).sum(dim=1).clamp(min=0)
+        return -regret(block.require_head()(directions), support / (1 + support))
+
+
+@register
+class GradNorm(Score):
+    """The L1 norm of the gradient of the head under uniform targets, in closed form."""
+
+    name = "gradnorm"
+    paper = (
+        "Huang, Geng & Li, On the Importance of Gradients for Detecting Distributional Shifts in the Wild, NeurIPS 2021"
+    )
+    reads = ("features", "logits")
+    invariant_to_shift = True
+
+    def score(self, block: ActivationBatch, ready: object) -> Tensor:
+        """The norm."""
+        return gradient_norm(block.features, block.logits)

@@ -1,0 +1,214 @@
+"""Scores that look at named inner layers of the network: Gram matrices and RankFeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offmap.detection.base import Context, Score, State, Statistics
+from offmap.detection.batch import ActivationBatch
+from offmap.detection.registry import register
+from offmap.detection.scores.logits import energy
+from offmap.detection.statistics import Extremes, Rows, Statistic
+from offmap.extra_passes import Edited, Layer, RemoveRank1, Request
+from offmap.sampling import priorities
+
+SAMPLE = 1000
+TINY = 1e-6  # keeps a bound of 0 from dividing, as in the authors' code
+
+
+def deviation(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """How far values lie outside their bounds, each relative to the bound, summed over columns (Sastry & Oore, eq. 3).
+
+    Examples
+    --------
+    >>> bounds = torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 2.0]])
+    >>> round(deviation(torch.tensor([[0.5, 3.0]]), *bounds).item(), 3)
+    1.0
+    """
+    below = (low - values).clamp(min=0).double() / (low.abs() + TINY)
+    above = (values - high).clamp(min=0).double() / (high.abs() + TINY)
+    return (below + above).sum(dim=1)
+
+
+def filled_bounds(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds of every class, and in a last row the widest of all, which classes that were never predicted take too.
+
+    Examples
+    --------
+    >>> low, high = filled_bounds(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [4.0]]))
+    >>> low.tolist(), high.tolist()
+    ([[1.0], [3.0], [1.0]], [[2.0], [4.0], [4.0]])
+    """
+    seen = torch.isfinite(low).all(dim=1, keepdim=True)
+    lowest, highest = low.amin(dim=0, keepdim=True), high.amax(dim=0, keepdim=True)
+    return (
+        torch.cat([torch.where(seen, low, lowest), lowest]),
+        torch.cat([torch.where(seen, high, highest), highest]),
+    )
+
+
+def class_deviation(values: Tensor, predicted: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """`deviation` from the bounds of each row's predicted class, as `filled_bounds` gives them."""
+    rows = predicted.clamp(max=len(low) - 1)
+    return deviation(values, low[rows], high[rows])
+
+
+def halves(rows: Tensor, seed: int) -> Tensor:
+    """0 or 1 for each row, by a seeded hash of its content: the same ones however the data is cut."""
+    return torch.from_numpy((priorities(rows.cpu().numpy(), seed) >> np.uint64(63)).astype(np.int64))
+
+
+def mean_deviation(rows: Tensor, predicted: Tensor, half: Tensor, bounds: list[Extremes]) -> Tensor:
+    """The mean deviation of rows from the bounds of the half that they are not in; 1 when none deviates."""
+    found = [torch.zeros(0, dtype=torch.float64)]
+    for mine, other in enumerate(reversed(bounds)):
+        if other.low.numel():
+            chosen = half == mine
+            found.append(class_deviation(rows[chosen], predicted[chosen], *filled_bounds(other.low, other.high)))
+    mean = torch.cat(found).sum() / max(len(rows), 1)
+    return torch.where(mean > 0, mean, 1.0)
+
+
+@register
+class Gram(Score):
+    """Minus how far the feature correlations of an input, layer by layer, leave the range seen for its predicted class.
+
+    Parameters
+    ----------
+    layers
+        Names of inner layers, as ``net.layers()`` lists them. Fitting and scoring need their Gram matrices: extract
+        with ``requirements=detector.requirements``.
+    powers
+        Gram matrices of the powers 1 to this.
+    seed
+        Of the halves and of the sample.
+
+    Notes
+    -----
+    The layers' deviations are each divided by their mean on known inputs that did not set the ranges. The paper takes
+    validation data for it. Here known inputs are halved by a hash, and a sample of 1,000 is compared with the ranges of
+    the half that each is not in: one reading of one set is enough, and all of it sets the ranges used for scoring.
+    """
+
+    name = "gram"
+    paper = "Sastry & Oore, Detecting Out-of-Distribution Examples with Gram Matrices, ICML 2020"
+    reads = ("logits",)
+    fits = ("logits",)
+    shown = ("layers",)
+    example = "gram(['features.5', 'features.8'])"
+    invariant_to_shift = True
+
+    layers: tuple[str, ...] = ()
+    powers: int = 10
+    seed: int = 0
+
+    def check(self) -> None:
+        """At least one layer, at least one power."""
+        rule = f"list the layers to look at, as in {self.example}; net.layers() names them"
+        self.require(len(self.layers) > 0, "layers", rule)
+        self.number("powers", 1, float("inf"), "the highest power is at least 1")
+
+    def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
+        """The Gram matrices of the layers."""
+        return tuple(self._requested)
+
+    @property
+    def _requested(self) -> list[Layer]:
+        return [Layer(layer, "gram", self.powers) for layer in self.layers]
+
+    def _sums(self, block: ActivationBatch) -> list[Tensor]:
+        return [block.extra(layer.key).flatten(1) for layer in self._requested]
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """Per layer: ranges per predicted class in either half, and a sample."""
+        made: dict[str, Statistic] = {}
+        for place in range(len(self.layers)):
+            made |= {f"bounds{place}-{half}": Extremes() for half in (0, 1)}
+            made[f"sample{place}"] = Rows(SAMPLE, seed=self.seed)
+        return made
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Widen the ranges of each input's half."""
+        predicted = block.logits.argmax(dim=1)
+        for place, sums in enumerate(self._sums(block)):
+            half = halves(sums, self.seed + 1).to(sums.device)
+            for mine in (0, 1):
+                statistics[f"bounds{place}-{mine}"].update(sums[half == mine], predicted[half == mine])
+            statistics[f"sample{place}"].update(sums, predicted=predicted)
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """Ranges for every class, and the mean deviation of each layer."""
+        state: State = {}
+        for place in range(len(self.layers)):
+            bounds = [statistics[f"bounds{place}-{half}"] for half in (0, 1)]
+            rows, predicted = statistics[f"sample{place}"].rows, statistics[f"sample{place}"].companion("predicted")
+            state[f"mean{place}"] = mean_deviation(rows, predicted, halves(rows, self.seed + 1), bounds)
+            both = Extremes()
+            for part in bounds:
+                both.merge(part)
+            state[f"low{place}"], state[f"high{place}"] = filled_bounds(both.low, both.high)
+        return state
+
+    def score(self, block: ActivationBatch, ready: State) -> Tensor:
+        """Minus the sum of the layers' deviations, each over its mean."""
+        predicted = block.logits.argmax(dim=1)
+        total = torch.zeros(len(block), dtype=torch.float64, device=block.device)
+        for place, sums in enumerate(self._sums(block)):
+            away = class_deviation(sums, predicted, ready[f"low{place}"], ready[f"high{place}"])
+            total -= away / ready[f"mean{place}"]
+        return total
+
+
+@register
+class RankFeat(Score):
+    """Energy of the pass in which the leading singular component of a feature map is taken away.
+
+    Parameters
+    ----------
+    layer
+        The name of the layer that gives the feature map, as ``net.layers()`` lists it; the paper takes the last stages
+        of the network. Scoring needs a pass of its own: extract with ``requirements=detector.requirements``.
+    temperature
+        Of the energy.
+    """
+
+    name = "rankfeat"
+    paper = "Song, Sebe & Wang, RankFeat: Rank-1 Feature Removal for Out-of-distribution Detection, NeurIPS 2022"
+    reads = ("logits",)
+    shown = ("layer",)
+    example = "rankfeat('features.8')"
+    invariant_to_shift = False
+
+    layer: str = ""
+    temperature: float = 1.0
+
+    def check(self) -> None:
+        """A layer, a temperature."""
+        rule = f"name the layer that gives the feature map, as in {self.example}; net.layers() lists them"
+        self.require(self.layer != "", "layer", rule)
+        self.number("temperature", 0, float("inf"), "the temperature must be above 0", open_low=True)
+
+    @property
+    def _edited(self) -> Edited:
+        return Edited(self.layer, RemoveRank1())
+
+    def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
+        """The pass without the leading component."""
+        return (self._edited,)
+
+    @property
+    def own_pass(self) -> bool:
+        """Always."""
+        return True
+
+    def view(self, block: ActivationBatch, state: State) -> ActivationBatch:
+        """That pass."""
+        return block.seen_in(self._edited)
+
+    def score(self, block: ActivationBatch, ready: State) -> Tensor:
+        """Energy."""
+        return energy(block.logits, self.temperature)

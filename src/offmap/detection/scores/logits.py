@@ -1,0 +1,251 @@
+"""Scores that read logits: MSP, MaxLogit, energy, entropy, GEN, KL matching, and temperature scaling before them.
+
+Probabilities are worked with as logarithms in float64, so that confident inputs keep their order where a plain float32
+softmax would call them all 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from offmap.detection.base import Context, Score, Shaper, State, Statistics
+from offmap.detection.batch import ActivationBatch
+from offmap.detection.registry import register
+from offmap.detection.statistics import ClassMoments, Rows, Statistic
+
+EPS = 1e-12
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Log-softmax in float64 that keeps its digits also where a probability is almost 1.
+
+    Examples
+    --------
+    >>> f"{log_probabilities(torch.tensor([[50.0, 0.0]]))[0, 0]:.6e}"
+    '-1.928750e-22'
+    """
+    shifted = logits.double() - logits.double().amax(dim=1, keepdim=True)
+    top = shifted.argmax(dim=1, keepdim=True)
+    rest = shifted.exp().scatter(1, top, 0.0).sum(dim=1, keepdim=True)
+    return shifted - torch.log1p(rest)
+
+
+def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """T·log Σ exp(f/T), the negative free energy (thesis l.1314).
+
+    Examples
+    --------
+    >>> energy(torch.tensor([[0.0, 0.0]])).item()
+    0.6931471805599453
+    """
+    return temperature * torch.logsumexp(logits.double() / temperature, dim=1)
+
+
+def negative_entropy(logits: Tensor) -> Tensor:
+    """Σ p log p.
+
+    Examples
+    --------
+    >>> round(negative_entropy(torch.tensor([[0.0, 0.0]])).item(), 6)
+    -0.693147
+    """
+    log_p = log_probabilities(logits)
+    return (log_p.exp() * log_p).sum(dim=1)
+
+
+def generalized_entropy(logits: Tensor, gamma: float, m: int) -> Tensor:
+    """-Σ (p(1-p))^γ over the m largest probabilities (Liu et al. 2023, eq. 4).
+
+    Examples
+    --------
+    >>> generalized_entropy(torch.tensor([[0.0, 0.0]]), 0.5, 2).item()
+    -1.0
+    """
+    log_p = log_probabilities(logits).topk(min(m, logits.shape[1]), dim=1).values
+    log_rest = torch.log(-torch.expm1(log_p))  # log(1 - p) without cancellation
+    return -(gamma * (log_p + log_rest)).exp().sum(dim=1)
+
+
+def kl_to_templates(logits: Tensor, log_templates: Tensor) -> Tensor:
+    """KL divergence of each row's probabilities from each template's, rows × templates."""
+    log_p = log_probabilities(logits)
+    p = log_p.exp()
+    return (p * log_p).sum(dim=1, keepdim=True) - p @ log_templates.T
+
+
+@register
+class MSP(Score):
+    """The largest softmax probability, as its logarithm: the same order, without ties at 1."""
+
+    name = "msp"
+    paper = "Hendrycks & Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution Examples, ICLR 2017"
+    reads = ("logits",)
+    invariant_to_shift = True
+
+    def score(self, block: ActivationBatch, ready: object) -> Tensor:
+        """Log of the largest probability."""
+        return log_probabilities(block.logits).amax(dim=1)
+
+
+@register
+class MaxLogit(Score):
+    """The largest logit."""
+
+    name = "maxlogit"
+    paper = "Hendrycks et al., Scaling Out-of-Distribution Detection for Real-World Settings, ICML 2022"
+    reads = ("logits",)
+    invariant_to_shift = False
+
+    def score(self, block: ActivationBatch, ready: object) -> Tensor:
+        """The largest logit."""
+        return block.logits.amax(dim=1)
+
+
+@register
+class Energy(Score):
+    """The negative free energy, log-sum-exp of the logits.
+
+    Parameters
+    ----------
+    temperature
+        T; the thesis uses 1.
+    """
+
+    name = "energy"
+    paper = "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020; thesis l.1314"
+    reads = ("logits",)
+    invariant_to_shift = False
+
+    temperature: float = 1.0
+
+    def check(self) -> None:
+        """A temperature is positive."""
+        self.number("temperature", 0, float("inf"), "the temperature must be above 0", open_low=True)
+
+    def score(self, block: ActivationBatch, ready: object) -> Tensor:
+        """Negative free energy."""
+        return energy(block.logits, self.temperature)
+
+
+@register
+class Entropy(Score):
+    """The negative entropy of the softmax probabilities."""
+
+    name = "entropy"
+    paper = "Shannon entropy of the prediction; e.g. Ren et al., Likelihood Ratios for OOD Detection, NeurIPS 2019"
+    reads = ("logits",)
+    invariant_to_shift = True
+
+    def score(self, block: ActivationBatch, ready: object) -> Tensor:
+        """Negative entropy."""
+        return negative_entropy(block.logits)
+
+
+@register
+class GEN(Score):
+    """Negative generalised entropy of the largest probabilities.
+
+    Parameters
+    ----------
+    gamma
+        The exponent; small values weigh small probabilities up.
+    m
+        How many of the largest probabilities count.
+    """
+
+    name = "gen"
+    paper = "Liu, Lochman & Zach, GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection, CVPR 2023"
+    reads = ("logits",)
+    invariant_to_shift = True
+
+    gamma: float = 0.1
+    m: int = 100
+
+    def check(self) -> None:
+        """Bounds of both."""
+        self.number("gamma", 0, 1, "the exponent must lie between 0 and 1", open_low=True)
+        self.require(isinstance(self.m, int) and self.m >= 1, "m", "at least one probability must count")
+
+    def score(self, block: ActivationBatch, ready: object) -> Tensor:
+        """Negative generalised entropy."""
+        return generalized_entropy(block.logits, self.gamma, self.m)
+
+
+@register
+class KLMatching(Score):
+    """Minus the smallest KL divergence of the prediction from the mean prediction of any predicted class."""
+
+    name = "kl_matching"
+    paper = MaxLogit.paper
+    reads = ("logits",)
+    fits = ("logits",)
+    invariant_to_shift = True
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """Mean probabilities per predicted class."""
+        return {"templates": ClassMoments(scatter=False)}
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add predictions."""
+        statistics["templates"].update(log_probabilities(block.logits).exp(), block.logits.argmax(dim=1))
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """Logarithms of the templates; classes never predicted have none."""
+        templates = statistics["templates"]
+        return {"log_templates": templates.means[templates.present].clamp(min=EPS).log()}
+
+    def score(self, block: ActivationBatch, ready: State) -> Tensor:
+        """Minus the divergence from the nearest template."""
+        return -kl_to_templates(block.logits, ready["log_templates"]).amin(dim=1)
+
+
+@register
+class TemperatureScaling(Shaper):
+    """Divides the logits by the temperature that makes the probabilities of known inputs fit their labels best.
+
+    Parameters
+    ----------
+    rows
+        How many known inputs, chosen by a seeded hash, the temperature is fitted on at most.
+    """
+
+    name = "temperature_scaling"
+    paper = "Guo et al., On Calibration of Modern Neural Networks, ICML 2017"
+    reads = ("logits",)
+    fits = ("logits", "labels")
+    shapes = "logits"
+
+    rows: int = 20_000
+
+    def check(self) -> None:
+        """At least one input."""
+        self.require(self.rows >= 1, "rows", "the temperature is fitted on at least one input")
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """A sample of logits with labels."""
+        return {"logits": Rows(size=self.rows)}
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add logits and labels."""
+        statistics["logits"].update(block.logits, labels=block.labels)
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """The temperature of the smallest negative log-likelihood, within e^±5, which is convex in log T's inverse."""
+        from scipy.optimize import minimize_scalar
+
+        logits = statistics["logits"].rows.double()
+        labels = statistics["logits"].companion("labels")
+
+        def loss(log_temperature: float) -> float:
+            scaled = logits * torch.tensor(-log_temperature, dtype=torch.float64).exp()
+            return float(torch.nn.functional.cross_entropy(scaled, labels))
+
+        found = minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-6})
+        return {"temperature": torch.tensor(float(found.x), dtype=torch.float64).exp()}
+
+    def shape(self, block: ActivationBatch, ready: State) -> ActivationBatch:
+        """Divide."""
+        return block.with_logits(block.logits / ready["temperature"].to(block.logits.dtype))

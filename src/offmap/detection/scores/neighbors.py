@@ -1,0 +1,219 @@
+"""Scores that look at the nearest known inputs: deep k-nearest neighbours and NNGuide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from offmap.detection.base import Context, Score, State, Statistics
+from offmap.detection.batch import ActivationBatch
+from offmap.detection.formulas import directions, kth_distance, mean_of_largest
+from offmap.detection.registry import register
+from offmap.detection.scores.distances import unit
+from offmap.detection.scores.logits import energy
+from offmap.detection.statistics import Rows, Statistic
+from offmap.errors import InputError
+from offmap.neighbors import Bank
+
+K_GRID = (1, 10, 20, 50, 100, 200, 500, 1000, 3000, 5000)  # thesis l.1753
+
+
+def scaled_k(k: int, alpha: float) -> int:
+    """The k that means the same in a sample of the bank: k·α, at least 1 (thesis l.1812).
+
+    Examples
+    --------
+    >>> scaled_k(1000, 0.01)
+    10
+    """
+    return max(1, round(k * alpha))
+
+
+@register
+class KNN(Score):
+    """Minus the distance to the k-th nearest known input, among normalised penultimate features.
+
+    Parameters
+    ----------
+    k
+        Which neighbour; ``auto`` chooses by validation.
+    alpha
+        The share of known inputs kept in the bank, by a seeded hash; k is scaled with it.
+    average
+        Use the mean distance to the k nearest instead of the k-th.
+    normalize
+        Compare directions only, as the thesis does.
+    seed
+        Of the choice of inputs kept.
+    """
+
+    name = "knn"
+    paper = "Sun, Ming, Zhu & Li, Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022; thesis l.1588"
+    reads = ("features",)
+    fits = ("features",)
+    shown = ("k",)
+    grid = {"k": K_GRID}
+    keeps_rows = True
+
+    k: int | Literal["auto"] = 50
+    alpha: float = 1.0
+    average: bool = False
+    normalize: bool = True
+    seed: int = 0
+
+    def check(self) -> None:
+        """Bounds of k and α."""
+        self.require(isinstance(self.k, int) and self.k >= 1, "k", "k must be a whole number from 1")
+        self.number("alpha", 0, 1, "the share kept must be above 0 and at most 1", open_low=True)
+
+    def choices(self, field: str, n_known: int) -> tuple[Any, ...]:
+        """Only values of k that the bank can answer."""
+        rows = max(1, round(self.alpha * n_known))
+        return tuple(k for k in self.grid[field] if scaled_k(k, self.alpha) <= rows)
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """The rows of the bank."""
+        return {"bank": Rows(alpha=self.alpha, seed=self.seed)}
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add features."""
+        statistics["bank"].update(block.features)
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """The bank: kept features as the shapers make them, normalised."""
+        rows = context.shape(ActivationBatch(statistics["bank"].rows, head=context.head)).features
+        empty = int((rows == 0).all(dim=1).sum())
+        if empty and self.normalize:
+            raise InputError(
+                f"{self}: {empty} known inputs have all-zero features, which point nowhere; leave them out "
+                "(acts[acts.features.any(axis=1)]) or use normalize=False"
+            )
+        if self._k > len(rows):
+            raise InputError(f"{self}: the bank holds {len(rows)} inputs; choose k at most {len(rows)}, or fit on more")
+        bank = Bank(normalize=self.normalize)
+        bank.add(rows.numpy())
+        return {"vectors": torch.from_numpy(bank.vectors)}
+
+    @property
+    def _k(self) -> int:
+        assert self.k != "auto"
+        return scaled_k(self.k, self.alpha)
+
+    def prepare(self, state: State) -> Bank:
+        """The bank, around the saved vectors."""
+        return Bank.of(state["vectors"].cpu().numpy(), normalize=self.normalize)
+
+    def score(self, block: ActivationBatch, ready: Bank) -> Tensor:
+        """Minus the distance."""
+        distance = ready.kth_distance(block.features.cpu().numpy(), self._k, average=self.average)
+        return -torch.from_numpy(distance)
+
+    def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
+        """The same by one product with the whole bank."""
+        rows = state["vectors"].float()
+        if self.normalize:
+
+            def by_direction(block: ActivationBatch) -> Tensor:
+                queries, anywhere = directions(block.features)
+                found = kth_distance(queries, rows, None, self._k, self.average)
+                return -torch.where(anywhere, found, torch.inf)
+
+            return by_direction
+        centre = rows.mean(dim=0)  # products of vectors that share a large offset would lose digits
+        moved = rows - centre
+        half_norms = (moved.double().square().sum(dim=1) / 2).float()
+        return lambda block: -kth_distance(block.features - centre, moved, half_norms, self._k, self.average)
+
+
+def inner_product_bank(guides: Tensor) -> Bank:
+    """A bank in which the nearest rows are those of the largest inner product.
+
+    With one more coordinate √(M² - ‖b‖²), M the largest norm, and 0 there in the query, all rows have one length M, and
+    the squared distance is ‖q‖² + M² - 2⟨q, b⟩.
+
+    Examples
+    --------
+    >>> bank = inner_product_bank(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
+    >>> bank.search(torch.tensor([[1.0, 0.0, 0.0]]).numpy(), k=1)[1]
+    array([[1]])
+    """
+    squares = guides.double().square().sum(dim=1)
+    beside = (squares.max() - squares).sqrt().to(guides.dtype)
+    return Bank.of(torch.cat([guides, beside[:, None]], dim=1).cpu().numpy(), normalize=False)
+
+
+def guidance(features: Tensor, guides: Tensor, bank: Bank, k: int) -> Tensor:
+    """The mean of the k largest inner products of the normalised features with the guides (Park et al. 2023, eq. 4).
+
+    The guides are normalised features of known inputs, scaled by their energy; `bank` finds the largest.
+    """
+    directions = unit(features)
+    queries = torch.nn.functional.pad(directions, (0, 1)).cpu().numpy()
+    rows = torch.from_numpy(bank.search(queries, k)[1]).long().to(features.device)
+    total = torch.zeros(len(features), dtype=torch.float64, device=features.device)
+    for column in rows.T:  # one neighbour at a time keeps memory at one copy of the features
+        total += (directions * guides[column]).sum(dim=1)
+    return total / k
+
+
+@register
+class NNGuide(Score):
+    """Energy times guidance: how well the input agrees with confident known inputs nearby.
+
+    Parameters
+    ----------
+    k
+        Over how many neighbours the guidance is averaged; all of the bank when it holds fewer.
+    alpha
+        The share of known inputs kept in the bank, by a seeded hash.
+    seed
+        Of the choice of inputs kept.
+    """
+
+    name = "nnguide"
+    paper = "Park, Jung & Teoh, Nearest Neighbor Guidance for Out-of-Distribution Detection, ICCV 2023"
+    reads = ("features", "logits")
+    fits = ("features", "logits")
+    shown = ("k",)
+    keeps_rows = True
+    invariant_to_shift = False
+
+    k: int = 10
+    alpha: float = 0.01
+    seed: int = 0
+
+    def check(self) -> None:
+        """Bounds of k and α."""
+        self.number("k", 1, float("inf"), "k must be a whole number from 1")
+        self.number("alpha", 0, 1, "the share kept must be above 0 and at most 1", open_low=True)
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """The rows of the bank, with their logits."""
+        return {"bank": Rows(alpha=self.alpha, seed=self.seed)}
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add features and logits."""
+        statistics["bank"].update(block.features, logits=block.logits)
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """The guides: kept features as the shapers make them, normalised and scaled by energy."""
+        bank = statistics["bank"]
+        shaped = context.shape(ActivationBatch(bank.rows, bank.companion("logits"), head=context.head))
+        return {"guides": unit(shaped.features) * energy(shaped.logits)[:, None].float()}
+
+    def prepare(self, state: State) -> tuple[Tensor, Bank]:
+        """The guides, and the bank that searches them."""
+        return state["guides"], inner_product_bank(state["guides"])
+
+    def score(self, block: ActivationBatch, ready: tuple[Tensor, Bank]) -> Tensor:
+        """Energy times guidance."""
+        guides, bank = ready
+        return energy(block.logits) * guidance(block.features, guides, bank, min(self.k, len(guides)))
+
+    def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
+        """The same by one product with all guides."""
+        guides, k = state["guides"], min(self.k, len(state["guides"]))
+        return lambda block: energy(block.logits) * mean_of_largest(unit(block.features) @ guides.T, k)

@@ -1,0 +1,141 @@
+"""OpenMax: the probability of a class that the network was never taught, by extreme value theory on its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from offmap.detection.base import Context, Score, State, Statistics
+from offmap.detection.batch import ActivationBatch
+from offmap.detection.registry import register
+from offmap.detection.statistics import ClassMoments, Rows, Statistic
+from offmap.errors import InputError
+
+SAMPLE = 20_000
+STEEPEST = 1e4  # the shape given to distances that are all equal
+TINY = 1e-12
+
+
+def fit_weibull(distances: npt.NDArray[Any]) -> tuple[float, float]:
+    """Shape and scale of the Weibull distribution of largest likelihood, with location 0.
+
+    Both follow from one equation in one unknown, Σ xᵏ log x / Σ xᵏ - 1/k = mean log x, which has one root.
+
+    Examples
+    --------
+    >>> shape, scale = fit_weibull(np.array([1.0, 2.0, 3.0]))
+    >>> round(shape, 3), round(scale, 3)
+    (2.739, 2.259)
+    """
+    from scipy.optimize import brentq
+
+    largest = float(distances.max())
+    if largest <= 0:
+        return STEEPEST, TINY
+    x = np.maximum(np.asarray(distances, dtype=np.float64) / largest, TINY)
+    logs = np.log(x)
+
+    def equation(k: float) -> float:
+        powers = x**k
+        return float(powers @ logs / powers.sum() - 1 / k - logs.mean())
+
+    shape = STEEPEST if equation(STEEPEST) <= 0 else float(brentq(equation, 1e-3, STEEPEST, xtol=1e-10))
+    return shape, largest * float(np.mean(x**shape)) ** (1 / shape)
+
+
+def openmax(logits: Tensor, means: Tensor, shape: Tensor, scale: Tensor, top: int) -> Tensor:
+    """The log-odds of being known, log (1 - P₀)/P₀, P₀ the probability of the unknown (Bendale & Boult 2016, alg. 2).
+
+    The logit of the class of rank r = 1 … top is multiplied by w = 1 - (top - r + 1)/top · F(‖v - μ‖), F the Weibull
+    distribution of that class; what is taken away is the unknown's logit. The odds order inputs as P₀ does, but do not
+    end at 0 and 1.
+
+    Parameters
+    ----------
+    logits
+        Inputs × classes.
+    means
+        Mean logits of each class, classes × classes.
+    shape, scale
+        Of each class's Weibull distribution; an infinite scale leaves a class as it is.
+    top
+        How many of the largest logits are revised.
+    """
+    v = logits.double()
+    ranked = v.topk(top, dim=1).indices
+    ranks = torch.arange(top, dtype=torch.float64, device=v.device)
+    distances = torch.stack([(v - means[column]).norm(dim=1) for column in ranked.T], dim=1)
+    outside = -torch.expm1(-((distances / scale[ranked]) ** shape[ranked]))
+    taken = v.gather(1, ranked) * outside * (top - ranks) / top
+    revised = v.scatter_add(1, ranked, -taken)
+    return torch.logsumexp(revised, dim=1) - taken.sum(dim=1)
+
+
+@register
+class OpenMax(Score):
+    """How little the revised logits leave to a class that was never taught.
+
+    Parameters
+    ----------
+    tail
+        How many of the largest distances from the mean of a class its Weibull distribution is fitted to.
+    top
+        How many of the largest logits are revised.
+
+    Notes
+    -----
+    Distances are Euclidean, taken over rightly classified known inputs, at most 20,000 of them, chosen by a hash. A
+    class of which none was classified rightly is left as it is.
+    """
+
+    name = "openmax"
+    paper = "Bendale & Boult, Towards Open Set Deep Networks, CVPR 2016"
+    reads = ("logits",)
+    fits = ("logits", "labels")
+    invariant_to_shift = False
+
+    tail: int = 20
+    top: int = 10
+
+    def check(self) -> None:
+        """At least one of each."""
+        self.number("tail", 1, float("inf"), "at least one distance is needed")
+        self.number("top", 1, float("inf"), "at least one logit is revised")
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """Mean logits per class, and a sample of logits."""
+        return {"means": ClassMoments(scatter=False), "sample": Rows(size=SAMPLE)}
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add the logits of rightly classified inputs."""
+        assert block.labels is not None
+        right = block.logits.argmax(dim=1) == block.labels
+        logits, labels = block.logits[right], block.labels[right]
+        statistics["means"].update(logits, labels)
+        statistics["sample"].update(logits, labels=labels)
+
+    def solve(self, statistics: Statistics, context: Context) -> State:
+        """Means and Weibull distributions per class."""
+        moments, sample = statistics["means"], statistics["sample"]
+        if len(moments.counts) == 0:
+            raise InputError(f"{self}: no known input was classified rightly; check that the labels are the network's")
+        rows, labels = sample.rows.double(), sample.companion("labels")
+        classes = rows.shape[1]
+        means = torch.zeros(classes, classes, dtype=torch.float64)
+        means[: len(moments.means)] = moments.means.cpu()
+        shape, scale = torch.ones(classes).double(), torch.full((classes,), torch.inf).double()
+        for c in labels.unique().tolist():
+            distances = (rows[labels == c] - means[c]).norm(dim=1)
+            farthest = distances.topk(min(self.tail, len(distances))).values
+            shape[c], scale[c] = fit_weibull(farthest.numpy())
+        return {"means": means, "shape": shape, "scale": scale}
+
+    def score(self, block: ActivationBatch, ready: State) -> Tensor:
+        """Log-odds of being known."""
+        top = min(self.top, block.logits.shape[1])
+        return openmax(block.logits, ready["means"], ready["shape"], ready["scale"], top)

@@ -1,0 +1,164 @@
+"""Shapers that prune or rescale each input's own activations: ASH, SCALE, LTS. Nothing to fit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from offmap.detection.base import Shaper
+from offmap.detection.batch import ActivationBatch
+from offmap.detection.registry import register
+
+
+def _kept(features: Tensor, percentile: float) -> int:
+    """How many of a row's activations stand above its percentile, at least one."""
+    units = features.shape[1]
+    return max(1, units - round(units * percentile / 100))
+
+
+def top_sum(features: Tensor, k: int) -> Tensor:
+    """The sum of each row's k largest activations."""
+    return features.topk(k, dim=1).values.sum(dim=1, keepdim=True)
+
+
+def prune(features: Tensor, percentile: float) -> Tensor:
+    """ASH-P: each row keeps its largest activations, the others become 0.
+
+    Examples
+    --------
+    >>> prune(torch.tensor([[1.0, 4.0, 2.0, 3.0]]), 50)
+    tensor([[0., 4., 0., 3.]])
+    """
+    values, places = features.topk(_kept(features, percentile), dim=1)
+    return torch.zeros_like(features).scatter_(1, places, values)
+
+
+def binarize(features: Tensor, percentile: float) -> Tensor:
+    """ASH-B: the kept activations share the sum of all of them equally.
+
+    Examples
+    --------
+    >>> binarize(torch.tensor([[1.0, 4.0, 2.0, 3.0]]), 50)
+    tensor([[0., 5., 0., 5.]])
+    """
+    k = _kept(features, percentile)
+    places = features.topk(k, dim=1).indices
+    share = (features.sum(dim=1, keepdim=True) / k).expand(-1, k)
+    return torch.zeros_like(features).scatter_(1, places, share)
+
+
+def mass_ratio(features: Tensor, percentile: float) -> Tensor:
+    """The sum of all rectified activations over the sum of the largest ones; 1 for a row without any.
+
+    Examples
+    --------
+    >>> mass_ratio(torch.tensor([[1.0, 4.0, 2.0, 3.0]]), 50)
+    tensor([[1.4286]])
+    """
+    positive = features.clamp(min=0)
+    top = top_sum(positive, _kept(features, percentile))
+    ratio = positive.sum(dim=1, keepdim=True) / top
+    return torch.where(top > 0, ratio, torch.ones_like(ratio))
+
+
+def _check(shaper: Shaper) -> None:
+    shaper.number("percentile", 0, 100, "the percentile must be between 0 and 100")
+
+
+@register
+class ASHP(Shaper):
+    """Keeps each input's largest activations and drops the others."""
+
+    name = "ash_p"
+    paper = "Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, ICLR 2023"
+    reads = ("features", "head")
+    shown = ("percentile",)
+    grid = {"percentile": (60, 65, 70, 75, 80, 85, 90, 95)}
+
+    percentile: float = 60
+    check = _check
+
+    def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
+        """Prune."""
+        return block.with_features(prune(block.features, self.percentile))
+
+
+@register
+class ASHB(Shaper):
+    """Keeps each input's largest activations, all at the same value, with the sum preserved."""
+
+    name = "ash_b"
+    paper = ASHP.paper
+    reads = ("features", "head")
+    shown = ("percentile",)
+    grid = ASHP.grid
+
+    percentile: float = 65
+    check = _check
+
+    def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
+        """Binarize."""
+        return block.with_features(binarize(block.features, self.percentile))
+
+
+@register
+class ASHS(Shaper):
+    """Keeps each input's largest activations and multiplies them by the exponential of the mass ratio."""
+
+    name = "ash_s"
+    paper = ASHP.paper
+    reads = ("features", "head")
+    shown = ("percentile",)
+    grid = ASHP.grid
+
+    percentile: float = 90
+    check = _check
+
+    def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
+        """Prune and scale."""
+        pruned = prune(block.features, self.percentile)
+        return block.with_features(pruned * mass_ratio(block.features, self.percentile).exp())
+
+
+@register
+class SCALE(Shaper):
+    """Multiplies all activations of an input by the exponential of its mass ratio, without pruning."""
+
+    name = "scale"
+    paper = "Xu et al., Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement, ICLR 2024"
+    reads = ("features", "head")
+    shown = ("percentile",)
+    grid = ASHP.grid
+
+    percentile: float = 85
+    check = _check
+
+    def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
+        """Scale."""
+        ratio = mass_ratio(block.features, self.percentile)
+        return block.with_features(block.features * ratio.exp())
+
+
+@register
+class LTS(Shaper):
+    """Multiplies the logits of an input by the square of its mass ratio.
+
+    Parameters
+    ----------
+    percentile
+        95 compares all activations with the top 5 %.
+    """
+
+    name = "lts"
+    paper = "Djurisic et al., Logit Scaling for Out-of-Distribution Detection, 2024"
+    reads = ("features", "logits")
+    shown = ("percentile",)
+    grid = ASHP.grid
+    shapes = "logits"
+
+    percentile: float = 95
+    check = _check
+
+    def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
+        """Scale the logits."""
+        return block.with_logits(block.logits * mass_ratio(block.features, self.percentile).square())

@@ -1,0 +1,21 @@
+"""One round and many: detect the unknown, discover its classes, learn them, check for forgetting, calibrate anew."""
+
+from offmap.openworld.deployment import Deployment, start
+from offmap.openworld.extended_network import ClassifierUpdate
+from offmap.openworld.inputs import KnownSplits, LabeledInputs
+from offmap.openworld.result import Evaluation, Round
+from offmap.openworld.rounds import learn_classes, pile_labels, propose, run_round
+
+__all__ = [
+    "ClassifierUpdate",
+    "Deployment",
+    "Evaluation",
+    "KnownSplits",
+    "LabeledInputs",
+    "Round",
+    "learn_classes",
+    "pile_labels",
+    "propose",
+    "run_round",
+    "start",
+]

@@ -1,0 +1,257 @@
+"""What a round has learned: a larger head, a larger network, or a map from features to better ones with its head."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offmap import store
+from offmap.activations import Activations, Head
+from offmap.errors import InputError, StoreError
+from offmap.extra_passes import Requirements
+from offmap.network import Network
+from offmap.openworld.inputs import Array, LabeledInputs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from offmap.learning import OpenWorldModel
+
+KIND = "learned-classes"
+_MODULE = "module."
+
+
+@dataclass(frozen=True)
+class ClassifierUpdate:
+    """How inputs become activations over all classes known by now.
+
+    Parameters
+    ----------
+    class_names
+        One per class.
+    head
+        Over the features of the network that was there at first (its encoder stays as it was).
+    model
+        A learned map from those features (or from the inputs, see `reads_inputs`) to others, with its own head.
+    network
+        A network that was trained further.
+    reads_inputs
+        Whether `model` reads the inputs themselves.
+    """
+
+    class_names: tuple[str, ...]
+    head: Head | None = None
+    model: OpenWorldModel | None = None
+    network: Network | None = None
+    reads_inputs: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Which of the three it is."""
+        return "network" if self.network is not None else "model" if self.model is not None else "head"
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether features mean the same as before."""
+        return self.kind == "head"
+
+    def activations(self, part: LabeledInputs, requirements: Requirements | None = None) -> Activations:
+        """What is said about some inputs: features, logits over all classes, labels where all have one."""
+        labels = part.labels if (part.labels >= 0).all() else None
+        if self.network is not None:
+            if part.inputs is None:
+                raise InputError("a network that was trained further reads inputs, and there are only features")
+            asked = None if requirements is None else replace(requirements, labels=False)
+            return self.network.extract(part.inputs, asked, labels=labels, progress=False)
+        if requirements is not None and requirements.extras:
+            raise InputError(
+                f"the guard reads {requirements.describe()}, which features do not tell; learn with 'finetune'"
+            )
+        if self.model is None:
+            return Activations(part.features, self.head, None, labels)
+        rows = part.rows("inputs") if self.reads_inputs else part.features
+        return Activations(self.model.transform(rows), _head_of(self.model), None, labels)
+
+    def predict(self, part: LabeledInputs) -> Array:
+        """The class of each input."""
+        return self.activations(part).predictions
+
+    def deployable(self, network: Network | None) -> Network | None:
+        """The network to put in service beside a guard fitted on these activations; `network` is the one there now.
+
+        `None` where there was none: then features are scored, which works while the features are what they were.
+        """
+        if self.network is not None:
+            return self.network
+        if self.model is not None:
+            return ExtendedNetwork(self, network)
+        return None if network is None else ExtendedNetwork(self, network)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``learned.offmap`` (and ``model.offmap``) into a folder."""
+        config: dict[str, Any] = {
+            "kind": self.kind,
+            "class_names": list(self.class_names),
+            "reads_inputs": self.reads_inputs,
+        }
+        tensors: dict[str, Array] = {}
+        if self.head is not None:
+            tensors = {"weight": self.head.weight, "bias": self.head.bias}
+        if self.network is not None:
+            config["head"] = head_name(self.network)
+            state = self.network.model.state_dict()
+            tensors = {_MODULE + name: value.detach().cpu().numpy() for name, value in state.items()}
+        if self.model is not None:
+            self.model.save(Path(folder) / "model.offmap")
+        store.save(Path(folder) / "learned.offmap", KIND, config, tensors)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], network: Network | None = None) -> ClassifierUpdate:
+        """Read it back; a network that was trained further is rebuilt from the one it began as."""
+        stored = store.load(Path(folder) / "learned.offmap", KIND)
+        names, kind = tuple(stored.config["class_names"]), stored.config["kind"]
+        if kind == "head":
+            return cls(names, Head(stored.tensors["weight"], stored.tensors["bias"]))
+        if kind == "model":
+            from offmap.learning import OpenWorldModel
+
+            model = OpenWorldModel.restore(store.load(Path(folder) / "model.offmap"))
+            return cls(names, model=model, reads_inputs=stored.config["reads_inputs"])
+        if network is None or not hasattr(network, "model"):
+            raise StoreError(
+                f"{folder}: a network trained further is here; the one it began as is needed to rebuild it"
+            )
+        import torch
+
+        module = grown(network, len(names), name=stored.config["head"])
+        state = {name.removeprefix(_MODULE): torch.from_numpy(a.copy()) for name, a in stored.tensors.items()}
+        try:
+            module.load_state_dict(state)
+        except RuntimeError as error:
+            first = str(error).partition("\n")[0]
+            raise StoreError(f"{folder}: its weights are not of this network ({first})") from error
+        return cls(names, network=Network(module.eval(), network.layer))
+
+
+class ExtendedNetwork(Network):
+    """A network whose features go on into what was learned since, so that a service sees one network.
+
+    Parameters
+    ----------
+    learned
+        A head or a model over the network's features, or over the inputs.
+    network
+        The network as it was before; `None` when `learned` reads the inputs themselves.
+    """
+
+    def __init__(self, learned: ClassifierUpdate, network: Network | None) -> None:
+        self._learned, self.base = learned, network
+        self.layer, self.ensemble = None, ()
+        self._path, self._loaded = None, None
+        if network is not None and hasattr(network, "model"):
+            self.model = network.model
+
+    def __repr__(self) -> str:
+        return f"{self.base!r} with {len(self._learned.class_names)} classes"
+
+    @property
+    def head(self) -> Head | None:
+        """The head over all classes."""
+        return self._learned.head if self._learned.model is None else _head_of(self._learned.model)
+
+    def fingerprint(self) -> str:
+        """Not to be told: what is extracted through it is not written to folders."""
+        raise InputError("a network with classes added to it has no fingerprint; extract in memory")
+
+    def __call__(self, x: Any, requirements: Requirements | None = None, device: str | None = None) -> Activations:
+        """Activations of one batch over all classes."""
+        rows = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
+        return self._read(rows, None if self.base is None else self.base(rows, requirements, device))
+
+    def extract(self, loader: Any, requirements: Requirements | None = None, *args: Any, **options: Any) -> Activations:
+        """Activations of one array of inputs over all classes."""
+        rows = np.asarray(loader)
+        acts = None if self.base is None else self.base.extract(rows, requirements, *args, **options)
+        return self._read(rows, acts)
+
+    def _read(self, rows: Array, acts: Activations | None) -> Activations:
+        features = np.zeros((len(rows), 1), np.float32) if acts is None else acts.features
+        return self._learned.activations(LabeledInputs.of(features, None, rows))
+
+
+def grown(network: Network, n_classes: int, rows: Sequence[Array] = (), name: str | None = None) -> nn.Module:
+    """A copy of the network's module whose last layer has `n_classes` outputs; those it had are as they were.
+
+    Parameters
+    ----------
+    network
+        Of a torch module with a linear head.
+    n_classes
+        At least as many as it has.
+    rows
+        Directions for the new classes, such as their mean features; each is scaled to the length of an average old row.
+    name
+        Of the linear layer, when the network was not run yet.
+    """
+    import torch
+    from torch import nn
+
+    model = getattr(network, "model", None)
+    if model is None:
+        raise InputError("an ONNX network cannot be trained further; learn with 'prototypes' instead")
+    module = copy.deepcopy(model)
+    name = head_name(network) if name is None else name
+    try:
+        old = module.get_submodule(name)
+    except AttributeError as error:
+        raise InputError(f"{network}: it has no layer {name!r}; another network was trained further") from error
+    if not isinstance(old, nn.Linear):
+        raise InputError(f"{network}: its layer {name!r} is not linear; another network was trained further")
+    if n_classes < old.out_features:
+        raise InputError(f"{n_classes} classes: the network already knows {old.out_features}")
+    new = nn.Linear(old.in_features, n_classes)
+    with torch.no_grad():
+        new.weight.zero_()
+        new.weight[: old.out_features] = old.weight
+        bias = torch.zeros(old.out_features) if old.bias is None else old.bias
+        new.bias.fill_(float(bias.mean()))
+        new.bias[: old.out_features] = bias
+        length = float(old.weight.norm(dim=1).mean())
+        for place, row in enumerate(rows):
+            direction = torch.as_tensor(row, dtype=torch.float32)
+            new.weight[old.out_features + place] = length * direction / direction.norm().clamp(min=1e-12)
+    parent, _, own = name.rpartition(".")
+    setattr(module.get_submodule(parent), own, new)
+    return module
+
+
+def head_name(network: Network) -> str:
+    """The name of the linear layer that is the network's head."""
+    from torch import nn
+
+    head = network.head
+    if head is None:
+        raise InputError(
+            f"{network}: it does not end in a linear layer, so no class can be added; name one with layer="
+        )
+    found = [
+        name
+        for name, module in network.model.named_modules()
+        if isinstance(module, nn.Linear) and np.array_equal(module.weight.detach().cpu().numpy(), head.weight)
+    ]
+    if not found or not found[-1]:
+        raise InputError(
+            f"{network}: its last linear layer is not a module of its own inside the model; wrap it in one"
+        )
+    return found[-1]
+
+
+def _head_of(model: OpenWorldModel) -> Head:
+    layer = model.net.classifier
+    return Head(layer.weight.detach().numpy(), layer.bias.detach().numpy())

@@ -1,0 +1,151 @@
+"""The ways to learn new classes beside the old ones: a new head, a network trained further, or OpenCon.
+
+Each is a function from what is known by now, with the rows of the new classes already in it, to `ClassifierUpdate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offmap.activations import Head
+from offmap.errors import InputError
+from offmap.network import Network
+from offmap.openworld.extended_network import ClassifierUpdate, grown
+from offmap.openworld.inputs import Array, LabeledInputs
+
+Progress = Callable[[str, float], None]
+EPOCHS = 12
+LEARNING_RATE = 3e-3
+
+
+@dataclass(frozen=True)
+class LearnerInputs:
+    """What a learner is given.
+
+    Parameters
+    ----------
+    train
+        Labelled inputs of all classes, old and new.
+    pile
+        Inputs nobody named; only OpenCon reads them.
+    class_names
+        Of all classes.
+    n_old
+        How many of them were known before; they come first.
+    network
+        The network in use; `None` when there are only features.
+    seed
+        Of all that is random.
+    progress
+        Told in words what goes on, and which share is done.
+    settings
+        Of the learner, by name.
+    """
+
+    train: LabeledInputs
+    pile: LabeledInputs
+    class_names: tuple[str, ...]
+    n_old: int
+    network: Network | None
+    seed: int
+    progress: Progress
+    settings: dict[str, Any]
+
+
+def class_means_head(features: Array, labels: Array, n_classes: int) -> Head:
+    """The linear rule of classes that share one covariance: w_c = Σ⁻¹μ_c, b_c = −½ μ_cᵀΣ⁻¹μ_c (Fisher 1936).
+
+    The covariance is shrunk towards a sphere by Ledoit and Wolf's (2004) share, so that few rows are enough.
+
+    Examples
+    --------
+    >>> rows = np.array([[0.0, 1.0], [0.2, 1.1], [3.0, 0.0], [3.1, 0.2]])
+    >>> class_means_head(rows, np.array([0, 0, 1, 1]), 2)(rows).argmax(axis=1)
+    array([0, 0, 1, 1])
+    """
+    from sklearn.covariance import ledoit_wolf
+
+    rows = np.asarray(features, np.float64)
+    means = np.stack([rows[labels == label].mean(axis=0) for label in range(n_classes)])
+    covariance, _ = ledoit_wolf(rows - means[labels], assume_centered=True)
+    ridge = 1e-6 * max(float(np.trace(covariance)) / len(covariance), 1e-12)
+    weight = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), means.T).T
+    return Head(weight, -0.5 * (weight * means).sum(axis=1))
+
+
+def prototypes(material: LearnerInputs) -> ClassifierUpdate:
+    """Keep the encoder; every class, old and new, is its mean. Takes no training, works on features alone."""
+    _no_more(material.settings, "prototypes")
+    material.progress("placing class means", 0.5)
+    head = class_means_head(material.train.features, material.train.labels, len(material.class_names))
+    return ClassifierUpdate(material.class_names, head)
+
+
+def finetune(material: LearnerInputs) -> ClassifierUpdate:
+    """Train the network further on old and new classes together, new rows of its head starting at class means.
+
+    Old classes are in every epoch with all their training inputs: what is rehearsed is not forgotten.
+    """
+    from offmap.models.classify import train_classifier
+
+    network, train = material.network, material.train
+    if network is None or train.inputs is None:
+        raise InputError("finetune: a network and inputs are needed; learn with 'prototypes' or 'opencon'")
+    settings = {"epochs": EPOCHS, "learning_rate": LEARNING_RATE, **material.settings}
+    epochs = settings["epochs"]
+    n_classes = len(material.class_names)
+    there = network(train.inputs[:1]).n_classes
+    means = [train.features[train.labels == label].mean(axis=0) for label in range(there, n_classes)]
+    module = grown(network, n_classes, means)
+    module.requires_grad_(True)
+
+    def tell(epoch: int, loss: float) -> None:
+        material.progress(f"training, epoch {epoch} of {epochs}, loss {loss:.3f}", epoch / epochs)
+
+    train_classifier(module, train.inputs, train.labels, seed=material.seed, on_epoch=tell, **settings)
+    return ClassifierUpdate(material.class_names, network=Network(module, network.layer))
+
+
+def opencon(material: LearnerInputs) -> ClassifierUpdate:
+    """OpenCon (thesis, chapter 6) on the features: labelled rows, and the whole pile without labels beside them."""
+    from offmap.learning import learn
+
+    material.progress("learning with OpenCon", 0.1)
+    both = material.train + material.pile
+    settings = dict(material.settings)
+    space = settings.pop("space", "features")
+    model = learn(
+        "opencon",
+        both.rows(space),
+        both.labels,
+        len(material.class_names),
+        seed=material.seed,
+        progress=False,
+        **settings,
+    )
+    return ClassifierUpdate(material.class_names, model=model, reads_inputs=space == "inputs")
+
+
+LEARNERS: dict[str, Callable[[LearnerInputs], ClassifierUpdate]] = {
+    "prototypes": prototypes,
+    "finetune": finetune,
+    "opencon": opencon,
+}
+
+
+def choose(name: str, network: Network | None, train: LabeledInputs) -> str:
+    """The learner's name; ``"auto"`` trains a torch network further when inputs are there, else places class means."""
+    if name == "auto":
+        return "finetune" if hasattr(network, "model") and train.inputs is not None else "prototypes"
+    if name not in LEARNERS:
+        raise InputError(f"learner={name!r}: choose one of auto, {', '.join(LEARNERS)}")
+    return name
+
+
+def _no_more(settings: dict[str, Any], name: str) -> None:
+    if settings:
+        raise InputError(f"{name}: there is no setting {sorted(settings)[0]!r}; it has none")

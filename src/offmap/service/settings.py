@@ -1,0 +1,169 @@
+"""Every setting of the service: from the environment (``OFFMAP_…``), the command line, or Python."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from offmap.errors import InputError
+from offmap.service.stores import is_url
+from offmap.service.unknowns import Bounds
+
+MIB = 2**20
+_FEWEST_CHARACTERS = 16
+
+
+class Settings(BaseSettings):
+    """How the service listens, what it takes, and how much it keeps.
+
+    Examples
+    --------
+    >>> settings = Settings(port=8080, max_rows=100)
+    >>> settings.port, settings.is_loopback, settings.requests_per_second
+    (8080, True, None)
+    """
+
+    model_config = SettingsConfigDict(env_prefix="OFFMAP_", extra="forbid", frozen=True)
+
+    host: str = Field(default="127.0.0.1", description="The address to listen on.")
+    port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
+    store: str = Field(default="offmap-store", description="A folder, or postgresql://… for the pile.")
+    folder: Path | None = Field(default=None, description="With a URL as store: the folder for everything else.")
+
+    token: SecretStr | None = Field(default=None, description="What clients must show. Never on the command line.")
+    token_file: Path | None = Field(default=None, description="A file with the token.")
+    no_auth: bool = Field(default=False, description="Listen beyond this machine without a token all the same.")
+    rate: float | None = Field(
+        default=None,
+        ge=0,
+        description="Requests per second and address; 0 for no limit. On loopback none by default, else 100.",
+    )
+
+    max_body: int = Field(default=32 * MIB, ge=1, description="Bytes in one request.")
+    max_rows: int = Field(default=4096, ge=1, description="Inputs in one request.")
+    max_pixels: int = Field(default=16_000_000, ge=1, description="Pixels of all pictures in one request.")
+    max_requests: int = Field(default=512, ge=1, description="Requests handled at a time; more are asked to come back.")
+    max_waiting: int = Field(
+        default=16384, ge=1, description="Inputs waiting to be scored; more are asked to come back."
+    )
+    max_memory: int = Field(default=256 * MIB, ge=1, description="Bytes of all bodies held at a time.")
+    max_batch: int = Field(default=128, ge=1, description="Inputs scored at a time.")
+
+    header_seconds: float = Field(
+        default=10.0, gt=0, description="How long a client may take to send a request's head."
+    )
+    body_seconds: float = Field(default=30.0, gt=0, description="How long it may take to send the body.")
+    answer_seconds: float = Field(default=30.0, gt=0, description="How long it may take to read an answer.")
+    idle_seconds: int = Field(default=15, ge=1, description="How long an unused connection is kept.")
+    shutdown_seconds: int = Field(
+        default=30, ge=1, description="How long accepted requests may take after a stop signal."
+    )
+
+    pile_items: int = Field(default=100_000, ge=1, description="Unknown inputs kept; the oldest go first.")
+    pile_bytes: int = Field(default=1024 * MIB, ge=1, description="Bytes of unknown inputs kept, roughly.")
+    pile_days: float = Field(default=90.0, gt=0, description="Days an unknown input is kept.")
+    drift_alpha: float = Field(
+        default=0.01, gt=0, lt=1, description="The chance that drift is ever reported without drift."
+    )
+
+    input_shape: tuple[int, ...] | None = Field(
+        default=None, description="The shape of one input, such as [3, 32, 32]."
+    )
+    input_dtype: Literal["float32", "int64", "uint8"] = Field(default="float32", description="What the network reads.")
+    image_size: int | None = Field(default=None, ge=1, description="Bring pictures to this many pixels a side.")
+    gray: bool = Field(default=False, description="Read one channel of pictures, not three.")
+    mean: tuple[float, ...] = Field(default=(0.0,), description="Subtracted from pixels in [0, 1].")
+    std: tuple[float, ...] = Field(default=(1.0,), description="Then divided by.")
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        channels = 1 if self.gray else 3
+        for name, numbers in (("mean", self.mean), ("std", self.std)):
+            if len(numbers) not in (1, channels):
+                raise ValueError(f"{name}={numbers}: one number, or one per channel ({channels}) is needed")
+        if not all(number > 0 for number in self.std):
+            raise ValueError(f"std={self.std}: deviations are above 0")
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def requests_per_second(self) -> float | None:
+        """The limit of requests per address; `None` for none."""
+        if self.rate is None:
+            return None if self.is_loopback else 100.0
+        return self.rate or None
+
+    @property
+    def bounds(self) -> Bounds:
+        """How much the pile keeps."""
+        return Bounds(self.pile_items, self.pile_bytes, self.pile_days * 86400.0)
+
+    @property
+    def store_dir(self) -> Path:
+        """The folder that the service has for itself."""
+        if is_url(self.store):
+            return self.folder or Path("offmap-store")
+        return Path(self.store)
+
+    def secret(self) -> str | None:
+        """The token, from the environment or its file; refused when it can be guessed.
+
+        Examples
+        --------
+        >>> Settings(token="short").secret()
+        Traceback (most recent call last):
+        offmap.errors.InputError: the token has 5 characters; at least 16 are needed, such as from: openssl rand -hex 32
+        """
+        if self.token_file is not None:
+            try:
+                text = self.token_file.read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(f"{self.token_file}: the token cannot be read ({error})") from error
+        elif self.token is not None:
+            text = self.token.get_secret_value().strip()
+        else:
+            return None
+        if len(text) < _FEWEST_CHARACTERS or not text.isascii() or not text.isprintable():
+            raise InputError(
+                f"the token has {len(text)} characters; at least {_FEWEST_CHARACTERS} are needed, "
+                "such as from: openssl rand -hex 32"
+            )
+        return text
+
+    def check_exposure(self) -> None:
+        """Refuse to listen beyond this machine without a token, unless that was asked for in so many words."""
+        if not self.is_loopback and self.secret() is None and not self.no_auth:
+            raise InputError(
+                f"--host {self.host}: others could connect, so a token is needed; set OFFMAP_TOKEN or "
+                "--token-file, or say --no-auth"
+            )
+
+
+def settings(**given: object) -> Settings:
+    """Settings from the environment, with those given (and not `None`) in their place; errors in one sentence.
+
+    Examples
+    --------
+    >>> settings(port=1 << 20)
+    Traceback (most recent call last):
+    offmap.errors.InputError: port=1048576: Input should be less than or equal to 65535
+    """
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "_".join(str(part) for part in first["loc"])
+        raise InputError(f"{where}={first['input']}: {first['msg']}" if where else str(first["msg"])) from error

@@ -1,0 +1,279 @@
+"""What was decided, durably: proposals, every action on them, learned versions, and which one is in service.
+
+One SQLite file in the service's folder, in WAL mode; what a method has returned from is on disk, and survives a kill.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offmap.errors import StoreError
+
+FILE = "triage.sqlite"
+FORMAT = 1
+EDITS = ("name", "merge", "split", "discard", "known")
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS proposal (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, "
+    "ids TEXT NOT NULL, open INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS entry (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, "
+    "proposal INTEGER, action TEXT NOT NULL, details TEXT NOT NULL, undone INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS version (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, "
+    "parent INTEGER NOT NULL, base TEXT NOT NULL, proposal INTEGER NOT NULL, outcome TEXT NOT NULL, "
+    "learned TEXT NOT NULL, discarded TEXT NOT NULL)",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the journal."""
+
+    id: int
+    time: float
+    proposal: int | None
+    action: str
+    details: dict[str, Any]
+    undone: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As the page shows it."""
+        return {
+            "id": self.id,
+            "time": self.time,
+            "action": self.action,
+            "details": self.details,
+            "undone": self.undone,
+        }
+
+
+@dataclass(frozen=True)
+class Version:
+    """Something that was learned.
+
+    Parameters
+    ----------
+    id, time
+        Its number from 1, and when it was made.
+    parent
+        The version that was in service then; 0 is what the service was started with.
+    base
+        The guard that the service was started with.
+    proposal
+        The groups it was learned from.
+    outcome
+        What `offmap.openworld.Round.to_json` says.
+    learned, discarded
+        Ids of inputs on the pile that are done with once it is in service.
+    """
+
+    id: int
+    time: float
+    parent: int
+    base: str
+    proposal: int
+    outcome: dict[str, Any]
+    learned: list[str]
+    discarded: list[str]
+
+
+class Journal:
+    """The journal of a service's folder.
+
+    Parameters
+    ----------
+    folder
+        Where the file is, or will be.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> journal = Journal(Path(tempfile.mkdtemp()))
+    >>> number = journal.propose(["a", "b"])
+    >>> _ = journal.note("name", {"group": 6, "name": "eel"}, number)
+    >>> journal.undo(number).details["name"], journal.edits(number)
+    ('eel', [])
+    >>> journal.close()
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / FILE
+        self._lock = threading.Lock()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(self.file, timeout=30, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{self.file}: the journal cannot be opened ({error})") from error
+        with self._writing() as write:
+            for table in _TABLES:
+                write(table)
+            write("INSERT OR IGNORE INTO meta VALUES ('format', ?)", [str(FORMAT)])
+        if self._meta("format") != str(FORMAT):
+            raise StoreError(f"{self.file}: a journal of another version of offmap")
+
+    def propose(self, ids: Sequence[str]) -> int:
+        """Begin a proposal over these inputs; earlier ones are closed."""
+        with self._writing() as write:
+            write("UPDATE proposal SET open = 0")
+            write("INSERT INTO proposal (time, ids, open) VALUES (?, ?, 1)", [time.time(), json.dumps(list(ids))])
+            number = int(write("SELECT last_insert_rowid()")[0][0])
+            self._note(write, "group", {"inputs": len(ids)}, number)
+        return number
+
+    @property
+    def next_proposal(self) -> int:
+        """The number that the next proposal will have."""
+        return int(self._read("SELECT coalesce(max(id), 0) + 1 FROM proposal")[0][0])
+
+    @property
+    def next_version(self) -> int:
+        """The number that the next version will have."""
+        return int(self._read("SELECT coalesce(max(id), 0) + 1 FROM version")[0][0])
+
+    def open_proposal(self) -> tuple[int, list[str]] | None:
+        """The proposal people work on, with the ids of its inputs."""
+        rows = self._read("SELECT id, ids FROM proposal WHERE open = 1 ORDER BY id DESC LIMIT 1")
+        return None if not rows else (int(rows[0][0]), json.loads(rows[0][1]))
+
+    def close_proposals(self) -> None:
+        """They are done with: the known classes are others now."""
+        with self._writing() as write:
+            write("UPDATE proposal SET open = 0")
+
+    def reopen_proposal(self, number: int) -> None:
+        """Bring it back, after a rollback."""
+        with self._writing() as write:
+            write("UPDATE proposal SET open = (id = ?)", [number])
+
+    def note(self, action: str, details: dict[str, Any], proposal: int | None = None) -> int:
+        """Add a line; returns its number."""
+        with self._writing() as write:
+            return self._note(write, action, details, proposal)
+
+    def edits(self, proposal: int) -> list[Entry]:
+        """The edits that hold, in order."""
+        return [e for e in self.entries(proposal=proposal) if e.action in EDITS and not e.undone]
+
+    def undo(self, proposal: int) -> Entry | None:
+        """Take back the last edit that holds, and note that; `None` when there is none."""
+        with self._writing() as write:
+            marks = ", ".join("?" * len(EDITS))
+            rows = write(
+                f"SELECT id FROM entry WHERE proposal = ? AND undone = 0 AND action IN ({marks}) "
+                "ORDER BY id DESC LIMIT 1",
+                [proposal, *EDITS],
+            )
+            if not rows:
+                return None
+            number = int(rows[0][0])
+            write("UPDATE entry SET undone = 1 WHERE id = ?", [number])
+            self._note(write, "undo", {"entry": number}, proposal)
+        return next(entry for entry in self.entries(proposal=proposal) if entry.id == number)
+
+    def entries(self, limit: int = 10_000, proposal: int | None = None) -> list[Entry]:
+        """The last lines of the journal, oldest first."""
+        where, values = ("WHERE proposal = ?", [proposal]) if proposal is not None else ("", [])
+        rows = self._read(
+            f"SELECT id, time, proposal, action, details, undone FROM entry {where} ORDER BY id DESC LIMIT ?",
+            [*values, limit],
+        )
+        return [Entry(i, t, p, a, json.loads(d), bool(u)) for i, t, p, a, d, u in reversed(rows)]
+
+    def add_version(
+        self,
+        parent: int,
+        base: str,
+        proposal: int,
+        outcome: dict[str, Any],
+        learned: Sequence[str],
+        discarded: Sequence[str],
+    ) -> int:
+        """Note something learned; returns its number."""
+        with self._writing() as write:
+            write(
+                "INSERT INTO version (time, parent, base, proposal, outcome, learned, discarded) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    time.time(), parent, base, proposal, json.dumps(outcome), json.dumps(list(learned)),
+                    json.dumps(list(discarded)),
+                ],
+            )  # fmt: skip
+            number = int(write("SELECT last_insert_rowid()")[0][0])
+            self._note(write, "learned", {"version": number, "accepted": outcome["accepted"]}, proposal)
+        return number
+
+    def version(self, number: int) -> Version | None:
+        """One version."""
+        found = [one for one in self.versions() if one.id == number]
+        return found[0] if found else None
+
+    def versions(self) -> list[Version]:
+        """All versions, oldest first."""
+        rows = self._read(
+            "SELECT id, time, parent, base, proposal, outcome, learned, discarded FROM version ORDER BY id"
+        )
+        return [Version(*row[:5], *(json.loads(text) for text in row[5:])) for row in rows]
+
+    @property
+    def current(self) -> int:
+        """The version in service; 0 is what the service was started with."""
+        return int(self._meta("current") or 0)
+
+    def set_current(self, number: int, action: str) -> None:
+        """Put a version in service, and note how it came about."""
+        with self._writing() as write:
+            self._note(write, action, {"version": number, "instead_of": self.current_of(write)}, None)
+            write("INSERT OR REPLACE INTO meta VALUES ('current', ?)", [str(number)])
+
+    def current_of(self, write: Any) -> int:
+        """The version in service, inside a transaction."""
+        rows = write("SELECT value FROM meta WHERE key = 'current'")
+        return int(rows[0][0]) if rows else 0
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def _note(self, write: Any, action: str, details: dict[str, Any], proposal: int | None) -> int:
+        write(
+            "INSERT INTO entry (time, proposal, action, details, undone) VALUES (?, ?, ?, ?, 0)",
+            [time.time(), proposal, action, json.dumps(details)],
+        )
+        return int(write("SELECT last_insert_rowid()")[0][0])
+
+    def _meta(self, key: str) -> str | None:
+        rows = self._read("SELECT value FROM meta WHERE key = ?", [key])
+        return str(rows[0][0]) if rows else None
+
+    def _read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            with self._lock:
+                return self._connection.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.file}: the journal cannot be read ({error})") from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        def write(sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+            return self._connection.execute(sql, values).fetchall()
+
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield write
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise StoreError(f"{self.file}: the journal cannot be written ({error})") from error
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")

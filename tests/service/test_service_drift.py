@@ -1,0 +1,104 @@
+"""The test for drift: its formulas against plain loops, its promise by simulation, its power."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offmap.errors import InputError
+from offmap.service.drift import Drift, bets, grown, smoothed_ranks
+
+
+def test_ranks_are_those_of_a_loop():
+    rng = np.random.default_rng(0)
+    counts, bins, noise = rng.integers(0, 4, 7), rng.integers(0, 7, 50), rng.random(50)
+    ranks, after = smoothed_ranks(bins, counts, noise)
+    held = [value for value, count in enumerate(counts) for _ in range(count)]
+    for value, u, rank in zip(bins, noise, ranks, strict=True):
+        held.append(value)
+        below, equal = sum(h < value for h in held), sum(h == value for h in held)
+        assert rank == pytest.approx((below + u * equal) / len(held))
+    np.testing.assert_array_equal(after, np.bincount(held, minlength=7))
+
+
+def test_capital_is_that_of_a_loop_over_starting_times():
+    """Each bettor starts with its share before each rank, and multiplies what it has: all such products, summed."""
+    rng = np.random.default_rng(1)
+    ranks = rng.random(40)
+    factors = bets(ranks)
+    expected = []
+    for n in range(1, 41):
+        total = 1 / (n + 1)
+        for start in range(1, n + 1):
+            share = 1 / (start * (start + 1)) / factors.shape[1]
+            total += sum(share * np.prod(factors[start - 1 : n, bettor]) for bettor in range(factors.shape[1]))
+        expected.append(total)
+    capital, total = grown(np.zeros(factors.shape[1]), ranks, 0)
+    np.testing.assert_allclose(total, expected, rtol=1e-12)
+    half, _ = grown(np.zeros(factors.shape[1]), ranks[:15], 0)
+    rest, later = grown(half, ranks[15:], 15)
+    np.testing.assert_allclose(rest, capital, rtol=1e-12)
+    np.testing.assert_allclose(later, total[15:], rtol=1e-12)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=6), st.integers(0, 5))
+def test_it_does_not_matter_how_the_stream_is_cut(cuts, seed):
+    rng = np.random.default_rng(seed)
+    calibration, stream = rng.normal(size=100), rng.normal(-0.3, size=sum(cuts))
+    whole, parts = Drift(calibration), Drift(calibration)
+    whole.update(stream)
+    for part in np.split(stream, np.cumsum(cuts)[:-1]):
+        parts.update(part)
+    assert parts.evidence.capital == pytest.approx(whole.evidence.capital, rel=1e-9)
+    assert parts.evidence.highest == pytest.approx(whole.evidence.highest, rel=1e-9)
+    assert (parts.evidence.seen, parts.evidence.alarm_at) == (whole.evidence.seen, whole.evidence.alarm_at)
+
+
+@pytest.mark.parametrize(("n", "kind"), [(20, "smooth"), (300, "ties")])
+def test_false_alarms_stay_below_alpha_however_long_it_watches(n, kind):
+    """200 streams without drift, 3,000 inputs each, watched after every input."""
+    alpha, runs, alarms = 0.1, 200, 0
+    for run in range(runs):
+        rng = np.random.default_rng(10_000 + run)
+        calibration, stream = rng.normal(size=n), rng.normal(size=3000)
+        if kind == "ties":
+            calibration, stream = calibration.round(), stream.round()
+        alarms += Drift(calibration, alpha, seed=run).update(stream).alarm_at is not None
+    assert alarms / runs <= alpha + 3 * np.sqrt(alpha * (1 - alpha) / runs)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(-0.7, 1), (0.7, 1), (0, 2), (0, 0.5)])
+@pytest.mark.parametrize("quiet", [0, 2000])
+def test_a_change_is_found_whenever_it_comes(mean, deviation, quiet):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        drift = Drift(rng.normal(size=1000), alpha=0.01, seed=seed)
+        assert drift.update(rng.normal(size=quiet)).alarm_at is None
+        found = drift.update(rng.normal(mean, deviation, size=1000)).alarm_at
+        assert found is not None
+        assert found <= quiet + 400
+
+
+def test_unknown_inputs_among_known_ones_are_drift():
+    rng = np.random.default_rng(0)
+    drift = Drift(rng.normal(size=1000), alpha=0.01)
+    mixed = np.where(rng.random(3000) < 0.15, rng.normal(-4, size=3000), rng.normal(size=3000))
+    assert drift.update(mixed).alarm_at is not None
+
+
+def test_it_survives_overwhelming_evidence_and_constant_scores():
+    drift = Drift(np.zeros(50))
+    assert np.isfinite(drift.update(np.zeros(5000)).capital)
+    drift = Drift(np.random.default_rng(0).normal(size=1000))
+    evidence = drift.update(np.full(50_000, -9.0))
+    assert np.isfinite(evidence.capital)
+    assert evidence.alarm_at is not None
+
+
+@pytest.mark.parametrize(("scores", "alpha"), [([1.0], 0.1), ([1.0, 2.0], 0.0), ([1.0, 2.0], 1.0)])
+def test_what_cannot_be_promised_is_refused(scores, alpha):
+    with pytest.raises(InputError):
+        Drift(np.array(scores), alpha)

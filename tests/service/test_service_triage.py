@@ -1,0 +1,396 @@
+"""What the triage page stands on: edits that can be taken back, a journal that lasts, versions that come and go."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import uvicorn
+from service_kit import call, wait_until
+
+import offmap
+from offmap.errors import InputError
+from offmap.service import Service, Settings, create_app
+from offmap.service.request_errors import RequestError
+from offmap.service.triage.inputs import KnownData, thumbnail
+from offmap.service.triage.journal import Journal
+from offmap.service.triage.routes import PUBLIC, triage_router
+from offmap.service.triage.triage import Triage
+
+WIDTH, OLD = 8, 3
+
+
+def rows_of(labels, seed):
+    rng = np.random.default_rng(seed)
+    return (6 * np.eye(WIDTH)[labels] + rng.normal(size=(len(labels), WIDTH))).astype(np.float32)
+
+
+class Scenario:
+    """A service for features of three known classes, and a pile of two unknown ones."""
+
+    def __init__(self, folder, known=True):
+        self.folder = folder
+        labels = np.arange(450) % OLD
+        np.savez(
+            folder / "known.npz", features=rows_of(labels, 0), labels=labels, classes=np.array(["ant", "bee", "cat"])
+        )
+        acts = offmap.Activations(rows_of(labels, 0))
+        self.guard = offmap.detector("knn(5)").fit(acts[:225]).calibrate(acts[225:])
+        self.known = KnownData(folder / "known.npz") if known else None
+        self.open()
+
+    def open(self):
+        self.service = Service(self.guard, settings=Settings(store=str(self.folder / "store")))
+        self.triage = Triage(self.service, self.known)
+
+    def close(self):
+        self.triage.close()
+        self.service.close()
+
+    def again(self):
+        """Stop and start, as after a crash: nothing is kept but what is on disk."""
+        self.close()
+        self.open()
+
+    def meet(self, n=120, seed=1):
+        labels = OLD + np.arange(n) % 2
+        results = self.service.score(features=rows_of(labels, seed))
+        return {one["id"]: int(label) for one, label in zip(results, labels, strict=True)}
+
+    def grouped(self):
+        self.triage.group()
+        self.triage.wait()
+        view = self.triage.view()
+        assert view["job"]["error"] is None, view["job"]
+        return view["board"]
+
+    def learned(self):
+        board = self.triage.view()["board"]
+        self.triage.learn(board["number"])
+        self.triage.wait()
+        view = self.triage.view()
+        assert view["job"]["error"] is None, view["job"]
+        return view["versions"][-1]
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = Scenario(tmp_path)
+    yield made
+    made.close()
+
+
+def state(triage):
+    board = triage.view()["board"]
+    return [(g["id"], g["name"], g["size"]) for g in board["groups"]], board["known"], board["discarded"]
+
+
+def test_groups_are_what_was_met(world):
+    truth = world.meet()
+    board = world.grouped()
+    assert board["inputs"] == sum(1 for _ in truth) == 120
+    assert len(board["groups"]) == 2
+    for group in board["groups"]:
+        assert len({truth[one] for one in group["exemplars"]}) == 1
+        assert group["name"] is None
+        assert set(group["nearest"]) <= {"ant", "bee", "cat"}
+        assert 0 <= group["confidence"] <= 1
+
+
+def test_every_edit_is_undone_and_redrawn_after_a_restart(world):
+    world.meet()
+    board = world.grouped()
+    number, (one, two) = board["number"], [group["id"] for group in board["groups"]]
+    edits = [
+        ("name", {"group": one, "name": "eel"}),
+        ("split", {"group": two, "parts": 2}),
+        ("merge", {"groups": [one, two]}),
+        ("known", {"group": min(one, two), "class": 1}),
+        ("discard", {"group": max(one, two) + 1}),
+    ]
+    seen = [state(world.triage)]
+    for action, details in edits:
+        world.triage.act(number, action, details)
+        seen.append(state(world.triage))
+        world.again()
+        assert state(world.triage) == seen[-1], f"{action} was lost"
+    assert len({json.dumps(one) for one in seen}) == len(seen)
+    for expected in seen[-2::-1]:
+        world.triage.undo(number)
+        assert state(world.triage) == expected
+    with pytest.raises(RequestError, match="nothing to take back"):
+        world.triage.undo(number)
+    actions = [entry["action"] for entry in world.triage.view()["journal"]]
+    assert actions == ["group", *(action for action, _ in edits), *["undo"] * len(edits)]
+
+
+def test_a_merged_group_keeps_the_name_it_was_given(world):
+    world.meet()
+    board = world.grouped()
+    one, two = sorted(group["id"] for group in board["groups"])
+    world.triage.act(board["number"], "name", {"group": two, "name": "eel"})
+    world.triage.act(board["number"], "merge", {"groups": [one, two]})
+    assert state(world.triage)[0] == [(one, "eel", 120)]
+
+
+def test_learn_deploy_restart_roll_back(world):
+    truth = world.meet()
+    board = world.grouped()
+    for group in board["groups"]:
+        world.triage.act(
+            board["number"], "name", {"group": group["id"], "name": f"class {truth[group['exemplars'][0]]}"}
+        )
+    version = world.learned()
+    assert version["accepted"], version["reason"]
+    assert version["before"]["new"] == 0.0
+    assert version["after"]["new"] > 0.9
+    first = world.service.deployed.version
+    assert world.service.pile.counts()["open"] == 120, "nothing changes before it is deployed"
+
+    world.triage.deploy(version["id"])
+    fresh = OLD + np.arange(40) % 2
+    check_named(world, fresh)
+    assert world.service.pile.counts()["resolved"] == 120
+    assert world.triage.view()["board"] is None
+    world.again()
+    assert world.triage.view()["current"] == version["id"]
+    check_named(world, fresh)
+
+    world.triage.rollback()
+    assert world.service.deployed.version == first
+    assert world.service.pile.counts()["resolved"] == 0
+    assert not any(one["known"] for one in world.service.score(features=rows_of(fresh, 5)))
+    assert len(world.triage.view()["board"]["groups"]) == 2
+    world.again()
+    assert world.triage.view()["current"] == 0
+    world.triage.deploy(version["id"])
+    check_named(world, fresh)
+
+
+def check_named(world, labels):
+    results = world.service.score(features=rows_of(labels, 5))
+    right = [one["class"] == f"class {label}" and one["known"] for one, label in zip(results, labels, strict=True)]
+    assert np.mean(right) > 0.8
+
+
+def test_a_second_round_stands_on_the_first(world):
+    world.meet()
+    board = world.grouped()
+    world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+    world.triage.deploy(world.learned()["id"])
+    assert world.service.pile.counts()["resolved"] == board["groups"][0]["size"]
+    board = world.grouped()
+    assert {one["name"] for one in board["classes"]} == {"ant", "bee", "cat", "eel"}
+    world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "fly"})
+    version = world.learned()
+    assert version["parent"] == 1
+    assert version["classes"] == ["ant", "bee", "cat", "eel", "fly"]
+    world.triage.deploy(version["id"])
+    world.again()
+    assert world.service.class_names == ("ant", "bee", "cat", "eel", "fly")
+    world.triage.rollback()
+    assert world.service.class_names == ("ant", "bee", "cat", "eel")
+
+
+def test_forgetting_is_not_deployed(world):
+    """A new class between two old ones takes some of their inputs; the version says so and cannot be put in service."""
+    world.triage._options["max_forgetting"] = 0.0
+    between = rows_of(np.zeros(200, int), 3)
+    between[:, 0] -= 3
+    between[:, 1] += 3
+    world.service.score(features=between)
+    board = world.grouped()
+    for group in board["groups"]:
+        world.triage.act(board["number"], "name", {"group": group["id"], "name": f"new {group['id']}"})
+    version = world.learned()
+    assert not version["accepted"], "chosen so that something is forgotten"
+    assert version["after"]["known"] < version["before"]["known"]
+    with pytest.raises(RequestError, match="is not deployed"):
+        world.triage.deploy(version["id"])
+    assert world.triage.view()["current"] == 0
+
+
+def test_without_labelled_inputs_it_groups_and_says_what_is_missing(tmp_path):
+    world = Scenario(tmp_path, known=False)
+    try:
+        world.meet()
+        board = world.grouped()
+        assert len(board["groups"]) == 2
+        world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+        assert "--known" in world.triage.view()["missing"]
+        with pytest.raises(RequestError, match="--known"):
+            world.triage.learn(board["number"])
+    finally:
+        world.close()
+
+
+def test_texts_name_their_groups(world):
+    labels = OLD + np.arange(60) % 2
+    words = [f"where is my {'card' if label == OLD else 'parcel'} number {i}" for i, label in enumerate(labels)]
+    world.service.score(features=rows_of(labels, 1), references=words)
+    board = world.grouped()
+    suggestions = [group["suggestion"] for group in board["groups"]]
+    assert all(any(word in one for one in suggestions) for word in ("card", "parcel")), suggestions
+
+
+def test_a_learner_that_makes_new_features_needs_a_network(world):
+    for learner, words in (("opencon", "give --model"), ("finetune", "give --model"), ("magic", "choose one of")):
+        with pytest.raises(InputError, match=words):
+            Triage(world.service, world.known, learner=learner)
+
+
+def test_a_reload_takes_what_was_learned_out_of_service(world):
+    world.meet()
+    board = world.grouped()
+    world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+    version = world.learned()["id"]
+    world.triage.deploy(version)
+    world.service.swap(world.guard)
+    assert world.triage.view()["current"] == 0
+    world.triage.deploy(version)
+    assert world.triage.view()["current"] == version
+    acts = offmap.Activations(rows_of(np.arange(450) % OLD, 7))
+    world.service.swap(offmap.detector("knn(3)").fit(acts[:225]).calibrate(acts[225:]))
+    assert "another guard was read" in world.triage.view()["notice"]
+    with pytest.raises(RequestError, match="another guard was read"):
+        world.triage.deploy(version)
+
+
+def test_another_guard_at_the_start_is_not_replaced(world):
+    world.meet()
+    board = world.grouped()
+    world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+    world.triage.deploy(world.learned()["id"])
+    acts = offmap.Activations(rows_of(np.arange(450) % OLD, 7))
+    world.close()
+    world.guard = offmap.detector("knn(3)").fit(acts[:225]).calibrate(acts[225:])
+    world.open()
+    assert world.service.guard is world.guard
+    assert "another guard" in world.triage.view()["notice"]
+
+
+@pytest.mark.parametrize(
+    ("action", "details", "words"),
+    [
+        ("name", {"group": 3, "name": ""}, "a name is a text"),
+        ("name", {"group": 3, "name": "x" * 81}, "a name is a text"),
+        ("name", {"group": 3, "name": "a\nb"}, "a name is a text"),
+        ("name", {"group": 3, "name": "ant"}, "a known class"),
+        ("name", {"group": 99, "name": "x"}, "no such group"),
+        ("name", {"group": True, "name": "x"}, "no such group"),
+        ("merge", {"groups": [3]}, "two groups"),
+        ("merge", {"groups": "34"}, "two groups"),
+        ("merge", {"groups": [3, 0]}, "no such group"),
+        ("split", {"group": 3, "parts": 1}, "2 to 10 parts"),
+        ("split", {"group": 3, "parts": 1e9}, "2 to 10 parts"),
+        ("known", {"group": 3, "class": 77}, "known classes"),
+        ("known", {"group": 3, "class": [0]}, "known classes"),
+        ("explode", {}, "choose one of"),
+    ],
+)
+def test_edits_that_make_no_sense_are_refused_and_not_noted(board_world, action, details, words):
+    board = board_world.triage.view()["board"]
+    before = len(board_world.triage.view()["journal"])
+    with pytest.raises(InputError, match=words):
+        board_world.triage.act(board["number"], action, details)
+    assert len(board_world.triage.view()["journal"]) == before
+
+
+@pytest.fixture(scope="module")
+def board_world(tmp_path_factory):
+    made = Scenario(tmp_path_factory.mktemp("board"))
+    made.meet()
+    made.grouped()
+    yield made
+    made.close()
+
+
+def test_the_interface_takes_json_only_and_answers_in_json(board_world):
+    app = create_app(board_world.service, [triage_router(board_world.triage)], PUBLIC, close=False)
+    with running(app) as url:
+        status, headers, _ = call(url, "GET", "/")
+        assert (status, headers.get_content_type()) == (200, "text/html")
+        assert "default-src 'none'" in headers["content-security-policy"]
+        for name in ("/triage.css", "/triage.js"):
+            assert call(url, "GET", name)[0] == 200
+        number = call(url, "GET", "/v1/triage")[2]["board"]["number"]
+        as_json = {"content-type": "application/json"}
+        undo = "/v1/triage/undo"
+        refused = {
+            415: call(url, "POST", undo, '{"board": 1}', {"content-type": "text/plain"}),
+            400: call(url, "POST", undo, "{", as_json),
+            422: call(url, "POST", undo, {"board": "x"}),
+            409: call(url, "POST", undo, {"board": number + 5}),
+            413: call(url, "POST", undo, {"board": "x" * 200_000}),
+            404: call(url, "GET", "/v1/triage/items/nothing"),
+            403: call(url, "POST", undo, {"board": number}, {"origin": "http://evil.example"}),
+        }
+        for status, (found, _, answer) in refused.items():
+            assert found == status, answer
+            assert set(answer) == {"error"}
+        first = call(url, "GET", "/v1/triage")[2]["board"]["groups"][0]
+        edit = {"board": number, "action": "name", "group": first["id"], "name": "<b>&"}
+        named = call(url, "POST", "/v1/triage/act", edit)[2]["board"]["groups"]
+        assert named[0]["name"] == "<b>&"
+        assert call(url, "POST", undo, {"board": number})[2]["board"]["groups"][0]["name"] is None
+        item = call(url, "GET", "/v1/triage/items/" + first["exemplars"][0])[2]
+        assert set(item) == {"text", "score", "time"}
+
+
+@contextmanager
+def running(app):
+    """The application behind a real socket."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started)
+    yield "http://127.0.0.1:" + str(server.servers[0].sockets[0].getsockname()[1])
+    server.should_exit = True
+    thread.join()
+
+
+def test_learning_that_was_cut_short_leaves_nothing(world):
+    half = world.service.store_dir / "versions" / ".new-1-dead"
+    half.mkdir(parents=True)
+    (half / "guard.offmap").write_bytes(b"half")
+    world.again()
+    assert not half.exists()
+    assert world.triage.view()["versions"] == []
+
+
+def test_the_journal_lasts(tmp_path):
+    journal = Journal(tmp_path)
+    number = journal.propose(["a"])
+    journal.note("name", {"group": 1, "name": "x"}, number)
+    journal.note("name", {"group": 1, "name": "y"}, number)
+    assert journal.undo(number).details["name"] == "y"
+    # no close: as after a kill, the file is all there is
+    again = Journal(tmp_path)
+    assert [entry.details["name"] for entry in again.edits(number)] == ["x"]
+    assert again.open_proposal() == (number, ["a"])
+    again.close()
+    journal.close()
+
+
+def test_arrays_are_shown_as_pictures_where_they_are(tmp_path):
+    import io
+
+    from PIL import Image
+
+    from offmap.service.scoring import NPY
+    from offmap.service.unknowns import Unknown
+
+    def item(array):
+        out = io.BytesIO()
+        np.save(out, array)
+        return Unknown("a", 0.0, 0.0, 0.0, content=out.getvalue(), content_type=NPY)
+
+    for shape, size in (((1, 6, 5), (5, 6)), ((3, 6, 5), (5, 6)), ((6, 5), (5, 6))):
+        content, kind = thumbnail(item(np.random.default_rng(0).normal(size=shape)))
+        assert kind == "image/png"
+        assert Image.open(io.BytesIO(content)).size == size
+    assert thumbnail(item(np.zeros(7))) is None
+    assert thumbnail(Unknown("a", 0.0, 0.0, 0.0)) is None

@@ -1,0 +1,76 @@
+"""A service over digits for tests of the triage page: a network that knows six, its guard, and what it will meet."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+
+MODEL = "from offmap.models.cnn import CNN\n\n\ndef make():\n    return CNN(6, width=24)\n"
+
+
+def write_digits(folder: Path) -> dict[str, np.ndarray]:
+    """Files for `offmap serve`; returns the stream and the test digits with their truth."""
+    from safetensors.torch import save_file
+
+    from offmap.openworld.simulation import digits_world
+
+    world = digits_world(known=6, rounds=1, seed=0, epochs=8)
+    state, known = world.state, world.state.known
+    (folder / "digitsnet.py").write_text(MODEL)
+    save_file(state.network.model.state_dict(), folder / "net.safetensors")
+    state.guard.save(folder / "guard.offmap")
+    held = known.calibration + known.held_out
+    np.savez(folder / "known.npz", inputs=known.train.inputs, labels=known.train.labels)
+    np.savez(folder / "held.npz", inputs=held.inputs, labels=held.labels)
+    (folder / "classes.txt").write_text("\n".join("012345"))
+    stream = world.streams[0]
+    return {
+        "stream": stream.inputs, "stream_labels": stream.labels,
+        "test": world.test.inputs, "test_labels": world.test.labels,
+    }  # fmt: skip
+
+
+class DigitsServer:
+    """`offmap serve` in a process of its own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        command = [
+            sys.executable, "-m", "offmap.cli", "serve", "guard.offmap", "--model", "digitsnet:make",
+            "--weights", "net.safetensors", "--classes", "classes.txt", "--store", "store", "--port", "0", *options,
+        ]  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment)
+        line = self.process.stderr.readline()
+        assert " on http" in line, line
+        self.url = line.split(" on ")[1].split(",")[0]
+
+    def call(self, path: str, body: dict | None = None) -> dict:
+        request = urllib.request.Request(self.url + path)
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def score(self, inputs: np.ndarray) -> list[dict]:
+        found = []
+        for start in range(0, len(inputs), 64):
+            found += self.call("/v1/score", {"inputs": inputs[start : start + 64].tolist()})["results"]
+        return found
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait(30)
+        self.process.stderr.close()
