@@ -1,8 +1,8 @@
 """A small bank by random share or by k-centre: which one detects better?
 
 Penultimate features of DenseNets trained on CIFAR-10 and CIFAR-100 and sentence embeddings of CLINC150, from the
-folder that OFFMAP_DATA names. Each small bank answers with k scaled to its size (thesis l.1812); the AUROC of the
-full bank stands beside. Random shares are drawn with five seeds, k-centre starts from five.
+folder that OFFMAP_DATA names. Each small bank answers with k scaled to its size (thesis, section 5.3.2); the AUROC of
+the full bank stands beside. Random shares are drawn with five seeds, k-centre starts from five.
 
     OFFMAP_DATA=... python benchmarks/coreset.py
 """

@@ -22,19 +22,19 @@ from offmap.learning import learn
 # By question (and the thesis' place), by what is changed: settings, and the split where it differs.
 QUESTIONS: dict[str, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "all as it is": {"": ({}, {})},
-    "parts of the loss (l.3268)": {
+    "parts of the loss (section 8.5, table 8.4)": {
         "without L_l": ({"weight_labelled": 0.0}, {}),
         "without L_u": ({"weight_unlabelled": 0.0}, {}),
         "without L_n": ({"weight_novel": 0.0}, {}),
-        "L_known for L_l (l.5623)": ({"known_too": True}, {}),
+        "L_known for L_l (appendix B.3.4, eq. B.34)": ({"known_too": True}, {}),
     },
-    "the gate's percentile (l.3024)": {f"p = {p}": ({"percentile": float(p)}, {}) for p in (30, 90)},
-    "classes (l.3052)": {
+    "the gate's percentile (section 8.2.2, eq. 8.2)": {f"p = {p}": ({"percentile": float(p)}, {}) for p in (30, 90)},
+    "classes (section 8.2.2, eq. 8.6)": {
         "by prototypes": ({"assign": "prototypes"}, {}),
         "by prototypes that started at random": ({"start": "random", "assign": "prototypes"}, {}),
     },
-    "share of labelled rows (l.3317)": {f"{r:.0%}": ({}, {"ratio": r}) for r in (0.1, 0.25)},
-    "known classes of 77 (l.3317)": {str(n): ({}, {"known": n}) for n in (20, 58)},
+    "share of labelled rows (section 8.5, table 8.6)": {f"{r:.0%}": ({}, {"ratio": r}) for r in (0.1, 0.25)},
+    "known classes of 77 (section 8.5, table 8.6)": {str(n): ({}, {"known": n}) for n in (20, 58)},
 }
 
 

@@ -6,9 +6,10 @@ Two measurements on the DenseNets of the thesis, both to explain, neither to cho
 covariance in float32, which leaves out directions whose variance is under 342 · 2⁻²³ of the largest. The same 10,000
 training features are scored with more and more directions left out.
 
-*Which layers?* The thesis' Mahalanobis trains a classifier (l.923), after Lee et al. (2018): distances at four layers,
-weighed by a logistic regression that tells known pictures from attacked copies of them (a step of 0.05 up the loss).
-Fitted on known *test* pictures, because there are no training pictures of CIFAR-100 at hand, and measured on others.
+*Which layers?* The thesis' Mahalanobis trains a classifier (section 3.3.1, table 3.1), after Lee et al. (2018):
+distances at four layers, weighed by a logistic regression that tells known pictures from attacked copies of them (a
+step of 0.05 up the loss). Fitted on known *test* pictures, because there are no training pictures of CIFAR-100 at hand,
+and measured on others.
 
 ``python benchmarks/mahalanobis_layers.py`` writes ``results/mahalanobis_layers.json``.
 """

@@ -1,4 +1,5 @@
-"""The thesis' toy worlds with rendered solids: which labels help which novel classes (l.2236, l.2730, l.4664, l.5439).
+"""The thesis' toy worlds with rendered solids: which labels help which novel classes (section 6.4.2; section 7.4.1;
+appendix B.1.4; appendix B.2.5).
 
 ``python benchmarks/toy.py`` writes results/toy.json and docs/toy.svg. Smaller than the thesis': a small CNN instead of
 a ResNet-18, 150 pictures of each type instead of 2,500, 24 pixels, 15 epochs instead of 40.
@@ -58,7 +59,9 @@ def matched(features: npt.NDArray[Any], truth: npt.NDArray[Any], k: int, seed: i
 
 
 def residual(features: npt.NDArray[Any], target: npt.NDArray[Any]) -> float:
-    """Share of a target's variance that a linear probe on the first principal components misses (R, l.2190)."""
+    """Share of a target's variance that a linear probe on the first principal components misses (R, section 6.4.1,
+    lemma 6.2).
+    """
     centred = features.astype(np.float64) - features.mean(axis=0)
     vectors = np.linalg.svd(centred, full_matrices=False)[0][:, :FEW]
     y = target - target.mean()

@@ -16,7 +16,7 @@ Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 C10, C100 = "cifar10-densenet", "cifar100-densenet"
 NAMES = {C10: "CIFAR-10", C100: "CIFAR-100"}
 ODIN = {C10: "odin(epsilon=0.01)", C100: "odin(epsilon=0.04)"}
-SPREAD = {C10: (5.10, 1.08), C100: (4.94, 0.39)}  # DICE's five runs on SVHN, thesis l.3663, l.3689
+SPREAD = {C10: (5.10, 1.08), C100: (4.94, 0.39)}  # DICE's five runs on SVHN, thesis, appendix A.2.4, tables A.4 and A.5
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,10 @@ def pruning(results: Results) -> str:
     return (
         "**Unit pruning: the share of units.** It is printed as almost exactly energy. At the p = 0.9 of the other "
         f"sparsifiers it gives {rows[C10]['fpr95']:.2f} and {rows[C100]['fpr95']:.2f} on SVHN, at p = 0.1 {words}: it "
-        "was run at a small p, which the thesis does not say. Its rows “Random-k” and “(Top+Bottom)-k” (l.1481) carry "
-        "the very averages of weight dropout and weight pruning (l.3672); measured, they differ from them. What "
+        "was run at a small p, which the thesis does not say. Its rows “Random-k” and “(Top+Bottom)-k” "
+        "(section 4.4, table 4.4) carry "
+        "the very averages of weight dropout and weight pruning (appendix A.2.4, table A.4); "
+        "measured, they differ from them. What "
         "dropping at random does depends on the seed: see the ± beside those rows."
     )
 
@@ -317,7 +319,8 @@ def layers(results: Results) -> str:
         claim(abs(one["fpr95"] - plain["fpr95"]) < 5, "the input step changes little")
     return (
         "**Mahalanobis: the layers.** On CIFAR-100 the printed figure is not one of the penultimate layer. The thesis' "
-        "Mahalanobis trains a classifier (l.923): distances at four layers, weighed by a logistic regression that "
+        "Mahalanobis trains a classifier (section 3.3.1, table 3.1): distances at four layers, "
+        "weighed by a logistic regression that "
         f"tells known pictures from attacked copies of them, after Lee et al. (2018). With {sizes['fitted']:,} known "
         f"test pictures to fit on (training pictures of CIFAR-100 are not at hand) and {sizes['weighed']:,} to weigh "
         f"on, the penultimate layer alone gives {shown['penultimate']} on SVHN, the second transition "

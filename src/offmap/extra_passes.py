@@ -84,7 +84,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Clamp:
-    """Cut every value above `c` (ReAct on an inner layer, thesis l.3510ff)."""
+    """Cut every value above `c` (ReAct on an inner layer, thesis, appendix A.1.2)."""
 
     c: float
 
@@ -227,7 +227,7 @@ class Members:
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """A pass in which BatchNorm uses the statistics of the batch itself, the oracle of thesis l.3535.
+    """A pass in which BatchNorm uses the statistics of the batch itself, the oracle of the thesis, appendix A.1.3.
 
     The result depends on how the inputs were batched, by its definition.
     """

@@ -76,7 +76,7 @@ def test_odin_by_hand(inputs, labels):
 
 
 def test_odin_climbs_what_the_shaped_network_answers(inputs, labels):
-    """ODIN+ReAct of the thesis (l.1009)."""
+    """ODIN+ReAct of the thesis (section 3.3.2, table 3.3)."""
     model = small_cnn(0)
     detector, scores = fitted_and_scored("react(70)|odin(epsilon=0.05)", Network(model), inputs, labels)
     body, head = head_of(model)

@@ -22,7 +22,7 @@ def views(n: int, d: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def loop(z: Tensor, positives: list[list[int]], negatives: list[list[int]], tau: float) -> list[float]:
-    """The formula of thesis l.3001, term by term."""
+    """The formula of the thesis, section 8.2.1, eq. 8.1, term by term."""
     rows = z.tolist()
     rows = [[v / math.sqrt(sum(u * u for u in row)) for v in row] for row in rows]
     out = []

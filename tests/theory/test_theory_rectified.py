@@ -67,7 +67,7 @@ def test_the_density_is_one_and_matches_the_definition(mu, sigma, epsilon):
 
 
 def test_the_thesis_main_text_where_it_applies():
-    """l.1066 and l.1078 as printed, for μ > 0 and c ≥ μ."""
+    """Section 3.4, eqs. 3.6 and 3.8 as printed, for μ > 0 and c ≥ μ."""
     mu, sigma, epsilon, c = 0.5, 0.8, -0.4, 1.2
     up, down = (1 - epsilon), (1 + epsilon)
     mean = (

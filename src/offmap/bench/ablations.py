@@ -148,7 +148,7 @@ def found_at(bench: Bench, point: Point, accuracy: bool) -> Finding:
 
 
 def validation(bench: Bench) -> list[dict[str, Any]]:
-    """What noise says of each candidate parameter, beside what the unknown test sets say (thesis l.3618)."""
+    """What noise says of each candidate parameter, beside what the unknown test sets say (thesis, appendix A.2.2)."""
     rest, val = held_out(bench.known, bench.protocol.held_out) if bench.val is None else (bench.known, bench.val)
     found = []
     for spec in VALIDATED:
@@ -168,8 +168,8 @@ def validation(bench: Bench) -> list[dict[str, Any]]:
 
 
 def mean_gaps(bench: Bench) -> list[dict[str, float]]:
-    """By sparsity p: Δ = E_in[max f] − E_out[max f] (thesis l.1537) and the spread of energy on unknown inputs,
-    over the mean energy of known ones (l.1433).
+    """By sparsity p: Δ = E_in[max f] − E_out[max f] (thesis, section 4.5, table 4.5) and the spread of energy on
+    unknown inputs, over the mean energy of known ones (section 4.4, figure 4.3).
     """
     import torch
 

@@ -43,7 +43,7 @@ class Protocol:
     passes_limit
         At most so many for methods that send every input through the network again (ODIN, Mahalanobis with a step, …).
     noise
-        Inputs of Gaussian noise on which parameters given as ``auto`` are chosen (thesis l.3613).
+        Inputs of Gaussian noise on which parameters given as ``auto`` are chosen (thesis, appendix A.2.2).
     held_out
         So many known inputs are set aside for that choice when the suite declares no validation set.
     batch_size

@@ -73,7 +73,7 @@ def _percentile(suite: str, known: str) -> Sweep:
     return Sweep(
         f"react-percentile-{known}",
         f"Which percentile should ReAct cut at? ({known})",
-        "90 is best on ImageNet with ResNet-50; very low ones lose what tells classes apart (l.956)",
+        "90 is best on ImageNet with ResNet-50; very low ones lose what tells classes apart (section 3.3.1, table 3.2)",
         suite,
         tuple(Point("react|energy", p, f"react({p})|energy") for p in PERCENTILES),
         x="percentile",
@@ -85,7 +85,8 @@ def _sparsity(suite: str, known: str) -> Sweep:
     return Sweep(
         f"dice-sparsity-{known}",
         f"How sparse should DICE make the head? ({known})",
-        "already p = .1 helps, .1 to .9 are alike, .99 is too much (l.1417, l.3629)",
+        "already p = .1 helps, .1 to .9 are alike, .99 is too much "
+        "(section 4.4, figure 4.3; appendix A.2.3, table A.3)",
         suite,
         tuple(Point("dice|energy", p, f"dice({p})|energy") for p in SPARSITIES),
         x="share of weights dropped",
@@ -99,7 +100,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "react-scores",
         "Does ReAct help MSP, energy and ODIN alike?",
-        "it helps each of them, energy most (l.1022)",
+        "it helps each of them, energy most (section 3.3.2, table 3.3)",
         FASHION,
         tuple(
             Point("with ReAct" if shaper else "plain", score, f"{shaper}{score}")
@@ -111,7 +112,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "react-layers",
         "At which layer should ReAct cut?",
-        "only the last one helps, earlier ones hurt (l.3520)",
+        "only the last one helps, earlier ones hurt (appendix A.1.2, table A.1)",
         FASHION,
         (
             Point("energy", "none", "energy"),
@@ -123,7 +124,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "react-normalisation",
         "Does ReAct help under other normalisations?",
-        "under GroupNorm and WeightNorm too (l.1167)",
+        "under GroupNorm and WeightNorm too (section 3.5.2)",
         FASHION,
         tuple(
             Point(method, name, method, options)
@@ -135,7 +136,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "batchnorm-oracle",
         "What would BatchNorm with the unknown inputs' own statistics do?",
-        "an upper bound that ReAct comes near (l.1118)",
+        "an upper bound that ReAct comes near (section 3.5.1, table 3.4)",
         FASHION,
         tuple(Point("batch of one set", m, m) for m in ("energy", "react(90)|energy", "batchnorm_oracle")),
         kind="bars",
@@ -146,7 +147,8 @@ SWEEPS: tuple[Sweep, ...] = (
         Sweep(
             f"dice-sparsifiers-{known}",
             f"Is it sparsity that helps, or its direction? ({known}, p = .9)",
-            "direction: DICE before weight pruning, dropping at random hurts (l.1441, l.3672)",
+            "direction: DICE before weight pruning, dropping at random hurts "
+            "(section 4.4, table 4.3; appendix A.2.4, table A.4)",
             suite,
             tuple(Point("p = 0.9", name, f"{name}(0.9)|energy") for name in SPARSIFIERS),
             kind="bars",
@@ -157,7 +159,7 @@ SWEEPS: tuple[Sweep, ...] = (
         Sweep(
             f"dice-subset-{known}",
             f"Which units should be kept? ({known}, p = .9)",
-            "the top ones; the bottom ones tell nothing (l.1481)",
+            "the top ones; the bottom ones tell nothing (section 4.4, table 4.4)",
             suite,
             tuple(Point("p = 0.9", name, f"{name}(0.9)|energy") for name in SUBSETS),
             kind="bars",
@@ -167,7 +169,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "knn-grid",
         "How many neighbours k, from what share α of the known inputs?",
-        "the best FPR95 is alike for all α, with k growing with α (l.1893)",
+        "the best FPR95 is alike for all α, with k growing with α (section 5.4, figure 5.3)",
         CIFAR10,
         tuple(
             Point(f"{share:.0%}", k, f"knn({k}, alpha={share})")
@@ -181,7 +183,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "knn-normalised",
         "Must features be normalised?",
-        "it is critical: 61 points of FPR95 on ImageNet with SupCon (l.1897)",
+        "it is critical: 61 points of FPR95 on ImageNet with SupCon (section 5.4, figure 5.4)",
         CIFAR10,
         tuple(
             Point(name, k, f"knn({k}, normalize={flag})")
@@ -194,7 +196,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "knn-average",
         "The k-th distance, or the average of k?",
-        "alike, each with its best k (l.1940)",
+        "alike, each with its best k (section 5.4)",
         CIFAR10,
         tuple(
             Point(name, k, f"knn({k}, average={flag})")
@@ -207,7 +209,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "knn-layer",
         "Penultimate features or the projection head?",
-        "penultimate ones on all sets (l.1917)",
+        "penultimate ones on all sets (section 5.4, figure 5.4)",
         FASHION,
         (Point("k = 50", "penultimate", "knn(50)", SUPCON), Point("k = 50", "projection", "knn(50)", PROJECTION)),
         kind="bars",
@@ -215,7 +217,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "knn-objective",
         "Features of cross-entropy or of SupCon?",
-        "SupCon on all sets (l.1757)",
+        "SupCon on all sets (section 5.3.1, table 5.1)",
         FASHION,
         (Point("k = 50", "cross-entropy", "knn(50)"), Point("k = 50", "SupCon", "knn(50)", SUPCON)),
         kind="bars",
@@ -223,7 +225,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "knn-react",
         "Does ReAct help k-NN?",
-        "yes: 38.5 to 26.5 on ImageNet with SupCon (l.1920)",
+        "yes: 38.5 to 26.5 on ImageNet with SupCon (section 5.4, table 5.6)",
         CIFAR10,
         tuple(
             Point(name, k, f"{shaper}knn({k})")
@@ -236,7 +238,7 @@ SWEEPS: tuple[Sweep, ...] = (
     Sweep(
         "knn-others",
         "How does k-NN compare with other non-parametric detectors?",
-        "it is better by far, on SupCon features (l.1781)",
+        "it is better by far, on SupCon features (section 5.3.1, table 5.2)",
         CIFAR10,
         tuple(Point("default settings", name, name) for name in OTHERS),
         kind="bars",

@@ -58,7 +58,7 @@ def add_figures(page: Page, result: ThesisResult) -> None:
     if result.gaps:
         page.section("What does sparsity do to the output?").text(
             "The thesis: the gap between the mean outputs grows or stays, the variance on unknown inputs falls "
-            "(l.1433, l.1537)."
+            "(section 4.4, figure 4.3; section 4.5, table 4.5)."
         ).figure(
             sweep_lines(
                 {
@@ -84,7 +84,8 @@ def add_figures(page: Page, result: ThesisResult) -> None:
 
 def _validation(page: Page, trials: Sequence[dict[str, Any]]) -> None:
     page.section("Does noise choose well?").text(
-        "The thesis: parameters chosen on Gaussian noise are near those that are best on the unknown sets (l.3618)."
+        "The thesis: parameters chosen on Gaussian noise are near those that are best on the unknown sets "
+        "(appendix A.2.2)."
     )
     for method in dict.fromkeys(trial["method"] for trial in trials):
         own = [trial for trial in trials if trial["method"] == method]
@@ -107,8 +108,12 @@ def _validation(page: Page, trials: Sequence[dict[str, Any]]) -> None:
 def _activations(page: Page, bench: Bench, ood: str) -> None:
     known, unknown = bench.acts["id"].features, bench.acts[ood].features
     page.section("Activations").figure(
-        activation_pattern(known, unknown), f"Mean and deviation of each unit: known inputs above, {ood} below (l.856)."
-    ).figure(unit_means(known, unknown), "How the units' means spread; ReAct's theory asks for positive skew (l.1049).")
+        activation_pattern(known, unknown),
+        f"Mean and deviation of each unit: known inputs above, {ood} below (section 3.1, figure 3.1).",
+    ).figure(
+        unit_means(known, unknown),
+        "How the units' means spread; ReAct's theory asks for positive skew (section 3.4, figure 3.2).",
+    )
     for spec in ("energy", "react(95)|energy"):
         made = detector(spec).fit(bench.known)
         inside, outside = made.score(bench.acts["id"]), made.score(bench.acts[ood])
@@ -129,10 +134,11 @@ def _contributions(page: Page, bench: Bench, ood: str) -> None:
     order = np.argsort(known.mean(axis=0), kind="stable")
     page.section("Contributions").figure(
         contribution_curves(known, unknown),
-        f"Contribution of each unit to the output for {name}: known inputs of that class, and {ood} (l.1243).",
+        f"Contribution of each unit to the output for {name}: known inputs of that class, and {ood} "
+        "(section 4.1, figure 4.1).",
     ).figure(
         covariance_heat(unknown, order.tolist()),
-        f"Covariance of the contributions on {ood}, every few units in the same order (l.3602).",
+        f"Covariance of the contributions on {ood}, every few units in the same order (appendix A.2.1, figure A.3).",
     )
 
 
@@ -141,7 +147,7 @@ def _distances(page: Page, bench: Bench, ood: str) -> None:
     norms = {name: np.linalg.norm(bench.acts[name].features, axis=1) for name in ("id", ood)}
     page.figure(
         shaded_densities(norms["id"], norms[ood], x="length of the feature vector"),
-        "The thesis: known inputs have longer features than unknown ones (l.1903).",
+        "The thesis: known inputs have longer features than unknown ones (section 5.4, figure 5.4).",
     )
     for spec in ("knn(50, normalize=false)", "knn(50)"):
         made = detector(spec).fit(bench.known)
@@ -159,7 +165,8 @@ def _embedding(page: Page, bench: Bench, ood: str) -> None:
         labels = ["known"] * len(labels)
     points, name = planar(features)
     page.section("Features in the plane").figure(
-        embedding_scatter(points, [*labels, *[ood] * len(far)]), f"{name} of known test inputs and of {ood} (l.1757)."
+        embedding_scatter(points, [*labels, *[ood] * len(far)]),
+        f"{name} of known test inputs and of {ood} (section 5.3.1, table 5.1).",
     )
 
 

@@ -1,4 +1,6 @@
-"""Small networks that suites train: a CNN of chosen normalisation and objective (thesis l.1167, l.1704)."""
+"""Small networks that suites train: a CNN of chosen normalisation and objective (thesis, section 3.5.2; section
+5.3).
+"""
 
 from __future__ import annotations
 

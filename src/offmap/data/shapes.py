@@ -1,4 +1,5 @@
-"""Pictures of cubes, spheres and cylinders, red, blue or grey: the thesis' toy worlds (l.2236, l.4664, l.5439).
+"""Pictures of cubes, spheres and cylinders, red, blue or grey: the thesis' toy worlds (section 6.4.2; appendix B.1.4;
+appendix B.2.5).
 
 A small ray caster stands in for the rendering program of the thesis. All three solids are convex, so a ray is inside
 one between the last surface it enters and the first it leaves; that one idea gives the picture and the shadow.
@@ -173,7 +174,7 @@ def shapes(types: Sequence[tuple[str, str]], per_type: int = 2500, pixels: int =
 
 
 def nscl_toy(case: Literal[1, 2], per_type: int = 2500, pixels: int = 32, seed: int = 0) -> Samples:
-    """NSCL's toy (thesis l.4664): red and blue cubes and spheres without labels, to be told apart by colour.
+    """NSCL's toy (thesis, appendix B.1.4): red and blue cubes and spheres without labels, to be told apart by colour.
 
     Parameters
     ----------
@@ -205,7 +206,7 @@ def nscl_toy(case: Literal[1, 2], per_type: int = 2500, pixels: int = 32, seed: 
 
 
 def sorl_toy(ratio: float = 0.5, per_type: int = 2500, pixels: int = 32, seed: int = 0) -> Samples:
-    """SORL's toy (thesis l.5439): cubes known; spheres, which share their colours, and grey cylinders novel.
+    """SORL's toy (thesis, appendix B.2.5): cubes known; spheres, which share their colours, and grey cylinders novel.
 
     Parameters
     ----------

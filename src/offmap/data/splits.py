@@ -28,11 +28,11 @@ class Published(NamedTuple):
 
 
 PUBLISHED = {
-    # Novel class discovery (thesis l.2421, the division of UNO): what is known is labelled, the pile is all novel.
+    # Novel class discovery (thesis, section 6.5, the division of UNO): the known is labelled, the unlabelled all novel.
     "C10-5": Published(10, 5, 1.0),
     "C100-50": Published(100, 50, 1.0),
     "C100-80": Published(100, 80, 1.0),
-    # Open-world learning (thesis l.2857 and l.3171, the division of ORCA): half known, half of those labelled.
+    # Open-world learning (thesis, section 7.5; section 8.4, the division of ORCA): half known, half of those labelled.
     "ORCA-C10": Published(10, 5, 0.5),
     "ORCA-C100": Published(100, 50, 0.5),
     "ORCA-IN100": Published(100, 50, 0.5),
@@ -136,7 +136,7 @@ class OpenWorldSplit:
         """A split of the labelled samples alone, some known classes played as novel: validation without novel labels.
 
         The classes of the labelled samples are divided in two, and part of the samples of those that stay known are
-        labelled (thesis l.5720).
+        labelled (thesis, appendix B.3.4).
 
         Parameters
         ----------
@@ -218,7 +218,8 @@ def published_split(name: str, targets: Any, seed: int = 0) -> OpenWorldSplit:
     """A split from the literature by its name: the published classes and shares; the samples drawn are by our seed.
 
     ``C10-5``, ``C100-50`` and ``C100-80`` label everything known, so that the unlabelled pile is all novel (thesis
-    l.2421). ``ORCA-C10``, ``ORCA-C100`` and ``ORCA-IN100`` label half of the first half of the classes (l.2857).
+    section 6.5). ``ORCA-C10``, ``ORCA-C100`` and ``ORCA-IN100`` label half of the first half of the classes (section
+    7.5).
 
     Parameters
     ----------

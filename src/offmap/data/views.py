@@ -153,12 +153,13 @@ class ImageViews:
 
     @classmethod
     def simclr(cls, **settings: Any) -> Self:
-        """SimCLR's views as OpenCon and ORCA use them (thesis l.3180): the defaults."""
+        """SimCLR's views as OpenCon and ORCA use them (thesis, section 8.4): the defaults."""
         return cls(**settings)
 
     @classmethod
     def simsiam(cls, width: int = 32, **settings: Any) -> Self:
-        """SimSiam's views, as NSCL and SORL use them (thesis l.4646): above 32 pixels half of the views are blurred.
+        """SimSiam's views, as NSCL and SORL use them (thesis, appendix B.1.4): above 32 pixels half of the views are
+        blurred.
 
         Parameters
         ----------

@@ -23,7 +23,8 @@ def choose(
     outliers: Activations,
     device: str | torch.device = "cpu",
 ) -> tuple[tuple[Component, ...], list[dict[str, Any]]]:
-    """The candidate with the lowest FPR95 between `val` and `outliers` (thesis l.3628), and all that was tried.
+    """The candidate with the lowest FPR95 between `val` and `outliers` (thesis, appendix A.2.2), and all that was
+    tried.
 
     Easy outliers often tie at 0: then AUROC decides, then how many standard deviations lie between the means.
     """

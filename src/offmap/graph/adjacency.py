@@ -62,7 +62,7 @@ class Graph:
 
     @property
     def degrees(self) -> Array:
-        """The total weight at each node, ``w_x`` of the thesis (l.2114)."""
+        """The total weight at each node, ``w_x`` of the thesis (section 6.3.1)."""
         return self.dot(np.ones(self.n_nodes))
 
     def dot(self, vectors: Array) -> Array:
@@ -98,7 +98,7 @@ class Graph:
 
 
 def normalized_adjacency(graph: Graph | Matrix) -> Graph:
-    """``D^(-1/2) A D^(-1/2)`` (thesis l.2117, l.2643), factored where the graph is.
+    """``D^(-1/2) A D^(-1/2)`` (thesis, section 6.3.1, eq. 6.2; section 7.3.1, eq. 7.4), factored where the graph is.
 
     A node without edges keeps a zero row instead of a division by zero.
 

@@ -137,7 +137,7 @@ def transitions(sources: Any, arrivals: Any, n_nodes: int, n_sources: int | None
 def label_connections(labels: Any, transition: Matrix | None = None) -> Matrix:
     """The semantic connection 𝔩 of every node to each labelled class: ``E over the class of T(x | source)``.
 
-    Thesis l.2765: one column per class that has labels, in the order of the class indices. Without a
+    Thesis, section 7.4.2: one column per class that has labels, in the order of the class indices. Without a
     transition matrix a sample is reached from itself only, which makes each class a clique.
 
     Parameters
@@ -174,7 +174,8 @@ def add_labels(
     eta_l: float = 1.0,
     transition: Matrix | None = None,
 ) -> Graph:
-    """``η_u A_u + η_l Σ_c 𝔩_c 𝔩_cᵀ`` (thesis l.2618): a graph perturbed by labels, these kept factored.
+    """``η_u A_u + η_l Σ_c 𝔩_c 𝔩_cᵀ`` (thesis, section 7.3.1, eq. 7.2): a graph perturbed by labels, these kept
+    factored.
 
     Parameters
     ----------
@@ -226,8 +227,8 @@ def augmentation_graph(
     eta_u, eta_l
         The weights η_u and η_l of SORL; NSCL calls them β and α.
     setting
-        ``"sorl"`` (l.2618): every source counts as unlabelled too; ``"nscl"`` (l.2096): only those without a
-        label do.
+        ``"sorl"`` (section 7.3.1, eq. 7.2): every source counts as unlabelled too; ``"nscl"`` (section 6.3.1, eq. 6.1):
+        only those without a label do.
 
     Returns
     -------

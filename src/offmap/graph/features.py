@@ -30,9 +30,9 @@ def spectral_features(
     """Leading eigenvectors, rows of length 1, of the k-NN graph with every labelled class as a clique.
 
     At the optimum of the spectral losses the features are the leading eigenvectors of the normalised adjacency, each
-    weighed by the root of its eigenvalue (thesis l.2757). The root hardly weighs them: eigenvalues of a neighbour
-    graph crowd below 1. A power of four, which is four steps of a random walk over the graph, fades out what joins only
-    parts of classes, so that more eigenvectors than classes can be kept.
+    weighed by the root of its eigenvalue (thesis, section 7.4.2). The root hardly weighs them: eigenvalues of a
+    neighbour graph crowd below 1. A power of four, which is four steps of a random walk over the graph, fades out what
+    joins only parts of classes, so that more eigenvectors than classes can be kept.
 
     Parameters
     ----------

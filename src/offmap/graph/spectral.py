@@ -36,12 +36,14 @@ class Spectrum:
 
     @property
     def factor(self) -> Array:
-        """``F = V sqrt(Σ)``: the minimiser of ``‖A − F Fᵀ‖²`` (thesis l.2123); negative values count as 0."""
+        """``F = V sqrt(Σ)``: the minimiser of ``‖A − F Fᵀ‖²`` (thesis, section 6.3.2, eq. 6.3); negative values count
+        as 0.
+        """
         return self.vectors * np.sqrt(np.clip(self.values, 0.0, None))
 
     @property
     def features(self) -> Array:
-        """``Z = D^(-1/2) V sqrt(Σ)``: what a network trained to the optimum would output (thesis l.2757)."""
+        """``Z = D^(-1/2) V sqrt(Σ)``: what a network trained to the optimum would output (thesis, section 7.4.2)."""
         return self.factor * inverse_root(self.degrees)[:, None]
 
 

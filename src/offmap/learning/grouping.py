@@ -84,7 +84,8 @@ def balance_helps(features: Floats, codes: Codes, seed: int) -> bool:
 
 
 def hide_classes(truth: npt.NDArray[Any], seed: int) -> tuple[Codes, Codes]:
-    """Labels with half of the classes hidden and half of the samples of the others (thesis l.5720); the classes shown.
+    """Labels with half of the classes hidden and half of the samples of the others (thesis, appendix B.3.4); the
+    classes shown.
 
     Examples
     --------

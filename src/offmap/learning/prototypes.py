@@ -22,9 +22,9 @@ class Prototypes(nn.Module):
     n_classes, n_known, width
         How many there are, how many of them known, of how many columns.
     momentum
-        γ of the moving average (thesis l.3052).
+        γ of the moving average (thesis, section 8.2.2, eq. 8.6).
     percentile
-        p: this share of labelled rows scores above the gate, in percent (l.3024).
+        p: this share of labelled rows scores above the gate, in percent (section 8.2.2, eq. 8.2).
     rule
         ``"thesis"``: raw cosines, the percentile over recent labelled rows. ``"authors"``: ten times the cosine,
         standardised over all prototypes of a row, the percentile over the labelled rows of this batch.
@@ -77,7 +77,7 @@ class Prototypes(nn.Module):
 
     @torch.no_grad()
     def is_novel(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """D_n (thesis l.3024): unlabelled rows whose best known cosine is below the gate.
+        """D_n (thesis, section 8.2.2, eq. 8.2): unlabelled rows whose best known cosine is below the gate.
 
         Notes the scores of labelled rows; without any so far every unlabelled row counts as novel.
         """
@@ -96,7 +96,8 @@ class Prototypes(nn.Module):
 
     @torch.no_grad()
     def update(self, embeddings: Tensor, labels: Tensor, novel: Tensor) -> None:
-        """Move prototypes (thesis l.3052): labelled rows move their class, novel rows the nearest novel prototype.
+        """Move prototypes (thesis, section 8.2.2, eq. 8.6): labelled rows move their class, novel rows the nearest
+        novel prototype.
 
         A class with m rows goes to ``normalize(γ^m μ + (1−γ^m) mean)``, what m steps of the moving average lead to
         when the rows agree, and the same in whatever order they come. With the authors' rule a row counts as novel

@@ -11,13 +11,14 @@ from offmap.learning.objectives.base import Objective
 
 Kind = Literal["embeddings", "images"]
 Preset = Literal["auto", "thesis", "authors", "embeddings", "cifar10", "cifar100", "imagenet100"]
-ENCODERS = {"cifar10": "resnet18", "cifar100": "resnet18", "imagenet100": "resnet50"}  # thesis l.3176
+ENCODERS = {"cifar10": "resnet18", "cifar100": "resnet18", "imagenet100": "resnet50"}  # thesis, section 8.4
 PRESETS = ("auto", "thesis", "authors", "embeddings", *ENCODERS)
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is trained. The values here are the thesis' for CIFAR (l.5716), `EMBEDDINGS` what suits features.
+    """How a network is trained. The values here are the thesis' for CIFAR (appendix B.3.4), `EMBEDDINGS` what suits
+    features.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ class Training:
         ``"simclr"`` or ``"scl"``: learn from views alone first, for so many epochs.
     keep
         With a network of one's own or by name: train only these parts of it, such as ``("layer4",)``, as OpenCon
-        and SORL do from pre-trained weights (thesis l.3179); all when empty.
+        and SORL do from pre-trained weights (thesis, section 8.4); all when empty.
     amp
         ``"bfloat16"`` to run the network in mixed precision; losses stay in float32. float16 is not offered: it
         would need its loss scaled.

@@ -1,4 +1,4 @@
-"""Choosing settings without novel labels: some known classes play the novel ones (thesis l.5720)."""
+"""Choosing settings without novel labels: some known classes play the novel ones (thesis, appendix B.3.4)."""
 
 from __future__ import annotations
 

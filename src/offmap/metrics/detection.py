@@ -15,7 +15,7 @@ Scores = npt.NDArray[Any]
 
 
 def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
-    """The share of OOD inputs accepted when at least `tpr` of the ID inputs are (thesis l.891).
+    """The share of OOD inputs accepted when at least `tpr` of the ID inputs are (thesis, section 3.2, eq. 3.3).
 
     The threshold is the largest one that at least `tpr` of the ID scores reach; OOD scores count when they reach it.
     Many libraries report the other direction, which is `fpr_at_tpr_ood_positive`.

@@ -9,7 +9,7 @@ from offmap.errors import InputError
 
 
 def kmeans_measure(Z: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """``M_kms = Σ_π Σ_{i∈π} ‖z_i − μ_π‖² / Σ_π |π| ‖μ_π − μ‖²`` (thesis l.2787).
+    """``M_kms = Σ_π Σ_{i∈π} ‖z_i − μ_π‖² / Σ_π |π| ‖μ_π − μ‖²`` (thesis, section 7.4.2, eq. 7.9).
 
     Parameters
     ----------
@@ -35,7 +35,8 @@ def kmeans_measure(Z: npt.ArrayLike, labels: npt.ArrayLike) -> float:
 
 
 def class_scatter(Z: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, float]:
-    """The scatter inside classes and between them, numerator and denominator of the measure (thesis l.2781).
+    """The scatter inside classes and between them, numerator and denominator of the measure (thesis, section 7.4.2, eq.
+    7.8).
 
     Examples
     --------

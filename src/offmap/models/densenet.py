@@ -1,4 +1,4 @@
-"""DenseNet-BC for small pictures, the network of the thesis' CIFAR experiments (l.1337)."""
+"""DenseNet-BC for small pictures, the network of the thesis' CIFAR experiments (section 4.3.1)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def freeze(model: nn.Module, keep: str | Iterable[str] = ()) -> tuple[str, ...]:
-    """Freeze a network but for some of its parts; OpenCon and SORL train ``"layer4"`` of a ResNet (thesis l.3179).
+    """Freeze a network but for some of its parts; OpenCon and SORL train ``"layer4"`` of a ResNet (thesis, section
+    8.4).
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ class MLP(nn.Module):
 
 
 def opencon_head(inputs: int = 512, outputs: int = 128, seed: int = 0) -> MLP:
-    """OpenCon's projection head (thesis l.3180): as wide as its input, ReLU, 128 numbers of length 1.
+    """OpenCon's projection head (thesis, section 8.4): as wide as its input, ReLU, 128 numbers of length 1.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def opencon_head(inputs: int = 512, outputs: int = 128, seed: int = 0) -> MLP:
 
 
 def spectral_head(inputs: int = 512, hidden: int = 2048, outputs: int = 1000, seed: int = 0) -> MLP:
-    """The projection head of NSCL and SORL (thesis l.4646): 2048 wide, batch normalisation, 1000 numbers.
+    """The projection head of NSCL and SORL (thesis, appendix B.1.4): 2048 wide, batch normalisation, 1000 numbers.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ class ResNet(nn.Module):
         18 or 50.
     stem
         ``"cifar"``: a 3×3 convolution, nothing else, for pictures of about 32 pixels, the network of the thesis'
-        CIFAR experiments (l.3176). ``"imagenet"``: 7×7 with stride 2, then pooling, for about 224.
+        CIFAR experiments (section 8.4). ``"imagenet"``: 7×7 with stride 2, then pooling, for about 224.
     channels
         Of the input.
     width

@@ -111,7 +111,7 @@ def finetune(material: LearnerInputs) -> ClassifierUpdate:
 
 
 def opencon(material: LearnerInputs) -> ClassifierUpdate:
-    """OpenCon (thesis, chapter 6) on the features: labelled rows, and the whole pile without labels beside them."""
+    """OpenCon (thesis, chapter 8) on the features: labelled rows, and the whole pile without labels beside them."""
     from offmap.learning import learn
 
     material.progress("learning with OpenCon", 0.1)

@@ -149,7 +149,8 @@ def grid_heat(values: Mapping[str, Mapping[str, float]], *, x: str, y: str, metr
 def shaded_densities(
     known: npt.ArrayLike, unknown: npt.ArrayLike, *, x: str, threshold: float | None = None, title: str = ""
 ) -> Any:
-    """Two densities, and the area of unknown inputs that lie on the known side of a threshold (thesis l.856).
+    """Two densities, and the area of unknown inputs that lie on the known side of a threshold (thesis, section 3.1,
+    figure 3.1).
 
     Parameters
     ----------
@@ -201,7 +202,8 @@ def shaded_densities(
 
 
 def unit_means(known: Array, unknown: Array, *, title: str = "") -> Any:
-    """The histogram of the units' mean activations μ_i, known and unknown, with each one's skewness (thesis l.1049).
+    """The histogram of the units' mean activations μ_i, known and unknown, with each one's skewness (thesis, section
+    3.4, figure 3.2).
 
     Examples
     --------
@@ -231,8 +233,8 @@ def unit_means(known: Array, unknown: Array, *, title: str = "") -> Any:
 def contribution_curves(known: Array, unknown: Array, *, title: str = "") -> Any:
     """Mean contribution of each unit to one class, sorted by its mean on known inputs, with bands of one deviation.
 
-    The picture behind DICE (thesis l.1505): on the left stand units that known inputs do not need, with large
-    variance on unknown ones.
+    The picture behind DICE (thesis, section 4.5, figure 4.4): on the left stand units that known inputs do not need,
+    with large variance on unknown ones.
 
     Parameters
     ----------
@@ -270,7 +272,8 @@ def contribution_curves(known: Array, unknown: Array, *, title: str = "") -> Any
 
 
 def covariance_heat(values: Array, order: Sequence[int], *, limit: int = 120, title: str = "") -> Any:
-    """The covariance of units' contributions, units in the given order (thesis l.3602); at most `limit` of them.
+    """The covariance of units' contributions, units in the given order (thesis, appendix A.2.1, figure A.3); at most
+    `limit` of them.
 
     Examples
     --------

@@ -22,7 +22,7 @@ def activation_pattern(
     clip: float | None = None,
     title: str = "",
 ) -> Any:
-    """Mean and spread of each unit on known inputs, and below it on unknown ones (thesis l.856, l.859).
+    """Mean and spread of each unit on known inputs, and below it on unknown ones (thesis, section 3.1, figure 3.1).
 
     On known inputs units are alike; on unknown ones a few may rise far above the rest, which is what
     clipping (ReAct) takes away.

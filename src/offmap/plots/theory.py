@@ -158,7 +158,8 @@ def spectrum(values: npt.ArrayLike, gap: int | None = None) -> Any:
 
 
 def residual_curve(t: npt.ArrayLike, residuals: Mapping[str, npt.ArrayLike], thresholds: Sequence[float] = ()) -> Any:
-    """The residual against the bond t between labelled and novel class (thesis l.2326), one curve per name.
+    """The residual against the bond t between labelled and novel class (thesis, section 6.4.2, theorem 6.4), one curve
+    per name.
 
     Examples
     --------

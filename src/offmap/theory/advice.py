@@ -139,7 +139,8 @@ def label_advice(
 
     The features make a k-NN graph, the labels so far are mixed into it as cliques, and its spectral embedding is
     clustered into the known classes and `n_novel` clusters. For each of these the change that a batch of its
-    labels makes to the graph is put through the derivative of the K-means measure (thesis l.2817, exact).
+    labels makes to the graph is put through the derivative of the K-means measure (thesis, section 7.4.2, theorem 7.2,
+    exact).
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ class ClipReport:
 
     @property
     def theory_says(self) -> bool:
-        """Whether unknown activations lose more there than known ones: the thesis' criterion (l.1091)."""
+        """Whether unknown activations lose more there than known ones: the thesis' criterion (section 3.4)."""
         return bool(self.unknown_loss[self.best] > self.known_loss[self.best])
 
     @property

@@ -14,7 +14,8 @@ Array = npt.NDArray[np.float64]
 def vmf_posterior(
     features: npt.ArrayLike, prototypes: npt.ArrayLike, kappa: float = 1.0, prior: npt.ArrayLike | None = None
 ) -> Array:
-    """The E-step of OpenCon: ``p(c | x)`` for von Mises–Fisher classes of one concentration (thesis l.3123).
+    """The E-step of OpenCon: ``p(c | x)`` for von Mises–Fisher classes of one concentration (thesis, section 8.3.1,
+    assumption 8.1).
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ def vmf_posterior(
 
 
 def evidence_bound(log_joint: npt.ArrayLike, q: npt.ArrayLike) -> tuple[Array, Array]:
-    """``log p(x)`` and its bound ``Σ_c q(c) log(p(x, c)/q(c))``, equal when q is the posterior (l.3107).
+    """``log p(x)`` and its bound ``Σ_c q(c) log(p(x, c)/q(c))``, equal when q is the posterior (section 8.3.1).
 
     The thesis prints the logarithm outside the sum over classes; the bound has it inside.
 
@@ -60,7 +61,7 @@ def evidence_bound(log_joint: npt.ArrayLike, q: npt.ArrayLike) -> tuple[Array, A
 
 
 def alignment_loss(features: npt.ArrayLike, assignments: npt.ArrayLike, tau: float = 1.0) -> float:
-    """``Σ_x L_a(x)``: minus the mean inner product with the others of the same class, over τ (thesis l.3160).
+    """``Σ_x L_a(x)``: minus the mean inner product with the others of the same class, over τ (thesis, section 8.3.2).
 
     Classes of a single input have no positives and count 0.
 
@@ -83,8 +84,8 @@ def alignment_loss(features: npt.ArrayLike, assignments: npt.ArrayLike, tau: flo
 def alignment_identity(features: npt.ArrayLike, assignments: npt.ArrayLike, tau: float = 1.0) -> float:
     """The same sum for unit vectors by class means only: ``−(1/τ) Σ_c (n²‖mean‖² − n)/(n − 1)``.
 
-    The thesis (l.3149) calls alignment equivalent to maximising ``Σ φ·μ_c``; that is an approximation, this
-    is exact: the loss sees the *squared* length of the class mean, not the length.
+    The thesis (section 8.3.2, lemma 8.3) calls alignment equivalent to maximising ``Σ φ·μ_c``; that is an
+    approximation, this is exact: the loss sees the *squared* length of the class mean, not the length.
 
     Examples
     --------
@@ -104,7 +105,7 @@ def alignment_identity(features: npt.ArrayLike, assignments: npt.ArrayLike, tau:
 
 
 def optimal_prototypes(features: npt.ArrayLike, assignments: npt.ArrayLike) -> Array:
-    """The M-step for prototypes: class means scaled to unit length (thesis l.3155); zero for empty classes.
+    """The M-step for prototypes: class means scaled to unit length (thesis, section 8.3.2); zero for empty classes.
 
     Examples
     --------
@@ -119,7 +120,8 @@ def optimal_prototypes(features: npt.ArrayLike, assignments: npt.ArrayLike) -> A
 
 
 def mean_classifier_bound(features: npt.ArrayLike, assignments: npt.ArrayLike, tau: float = 1.0) -> tuple[float, float]:
-    """Both sides of thesis l.5549: the contrastive loss in expectation, and ``(1 − γ)/τ · L_sup``.
+    """Both sides of the thesis, appendix B.3.3, lemma B.29: the contrastive loss in expectation, and
+    ``(1 − γ)/τ · L_sup``.
 
     γ is the chance that two random inputs share a class, so *fewer* classes make it larger, and with
     L_sup ≤ 0 the right side rises. The thesis argues the reverse; the inequality itself holds.
@@ -151,7 +153,7 @@ def mean_classifier_bound(features: npt.ArrayLike, assignments: npt.ArrayLike, t
 
 
 def simclr_loss(Z: npt.ArrayLike, A: npt.ArrayLike, tau: float) -> float:
-    """SimCLR-like losses as a function of the graph, with the logarithm outside (thesis l.5400).
+    """SimCLR-like losses as a function of the graph, with the logarithm outside (thesis, appendix B.2.4).
 
     ``−(1/τ) Tr(ZᵀAZ) + log Σ_{x≠x'} w_x w_x' exp(z_x·z_x'/τ)``: unlabelled edges make SimCLR, labelled ones
     SupCon, both together GCD and OpenCon.
@@ -170,7 +172,7 @@ def simclr_loss(Z: npt.ArrayLike, A: npt.ArrayLike, tau: float) -> float:
 
 
 def simclr_matrix(A: npt.ArrayLike) -> Array:
-    """For large τ the loss is ``−(1/τ) Tr(ZᵀMZ)``, so its optimum is M's top eigenvectors (thesis l.5433).
+    """For large τ the loss is ``−(1/τ) Tr(ZᵀMZ)``, so its optimum is M's top eigenvectors (thesis, appendix B.2.4).
 
     ``M = A − (D11ᵀD − D²) / (Tr(D)² − Tr(D²))``.
 

@@ -32,7 +32,8 @@ def log_ball_constant(dimension: float) -> float:
 
 
 def cap_area(r: npt.ArrayLike, m: int) -> Array:
-    """The exact area of ``{z on the unit sphere of R^m : ‖z − centre‖ ≤ r}`` (the ball B of thesis l.3728).
+    """The exact area of ``{z on the unit sphere of R^m : ‖z − centre‖ ≤ r}`` (the ball B of the thesis, appendix
+    A.3.1).
 
     Examples
     --------
@@ -52,7 +53,7 @@ def cap_area(r: npt.ArrayLike, m: int) -> Array:
 def knn_density(
     r: npt.ArrayLike, k: int, n: int, dimension: float, *, log: bool = False, exact_sphere: bool = False
 ) -> Array:
-    """``p̂(z) = k / (c_b n r^d)`` by the distance to the k-th of n neighbours (thesis l.3742, d = m − 1).
+    """``p̂(z) = k / (c_b n r^d)`` by the distance to the k-th of n neighbours (thesis, appendix A.3.1, d = m − 1).
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ def knn_density(
 
 
 def id_posterior(density: npt.ArrayLike, c0: float, beta: float, epsilon: float) -> Array:
-    """``p̂(known | z)`` when unknowns have density `c0` wherever p̂_in is low (thesis l.3710, l.3762).
+    """``p̂(known | z)`` when unknowns have density `c0` wherever p̂_in is low (thesis, appendix A.3.1).
 
     The region of the unknowns is chosen by the threshold the decision uses, so the posterior is 1 above it.
 
@@ -103,7 +104,8 @@ def id_posterior(density: npt.ArrayLike, c0: float, beta: float, epsilon: float)
 
 
 def bayes_threshold(k: int, n: int, dimension: float, c0: float, beta: float, epsilon: float) -> float:
-    """λ of thesis l.1968: accept when −r_k ≥ λ, the same as accepting when the posterior is at least β.
+    """λ of the thesis, section 5.5, theorem 5.1: accept when −r_k ≥ λ, the same as accepting when the posterior is at
+    least β.
 
     True for every input, and circular: the unknowns' region is defined by this very threshold. It turns a
     prior ε, a density c0 of unknowns and a confidence β into a distance; it does not show k-NN to be best.

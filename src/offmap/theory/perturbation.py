@@ -40,7 +40,8 @@ def kmeans_measure_derivative(
     k
         Dimensions of the embedding.
     closed_form
-        The thesis' approximation (l.2817), which drops terms of the order of one over the spectral gap.
+        The thesis' approximation (section 7.4.2, theorem 7.2), which drops terms of the order of one over the spectral
+        gap.
 
     Returns
     -------
@@ -141,7 +142,9 @@ def measure_gradient(spectrum: Spectrum, labels: npt.ArrayLike, k: int) -> Measu
 
 
 def _upsilon(columns: Array, labels: npt.NDArray[np.int64], ratio: float) -> Array:
-    """Υ = (1+e)H − I − (e/N)11ᵀ (thesis l.5146) times columns, with rows not counted (-1) set to 0."""
+    """Υ = (1+e)H − I − (e/N)11ᵀ (thesis, appendix B.2.3, lemma B.22) times columns, with rows not counted (-1) set to
+    0.
+    """
     counted = labels >= 0
     part = columns[counted]
     _, group, sizes = np.unique(labels[counted], return_inverse=True, return_counts=True)
@@ -156,7 +159,7 @@ def _upsilon(columns: Array, labels: npt.NDArray[np.int64], ratio: float) -> Arr
 def kmeans_measure_change(
     A: Graph | Matrix, connection: npt.ArrayLike, labels: npt.ArrayLike, k: int, delta: float
 ) -> float:
-    """``Δ_kms(δ) = M_kms(0) − M_kms(δ)`` by embedding twice (thesis l.2809): positive is better clusters.
+    """``Δ_kms(δ) = M_kms(0) − M_kms(δ)`` by embedding twice (thesis, section 7.4.2): positive is better clusters.
 
     Examples
     --------
@@ -181,7 +184,8 @@ def kmeans_measure_change(
 
 @dataclass(frozen=True)
 class ClassPerturbation:
-    """Per class: how strongly it is tied to the labels, and how well it clusters by itself (thesis l.2842).
+    """Per class: how strongly it is tied to the labels, and how well it clusters by itself (thesis, section 7.4.2,
+    theorem 7.3).
 
     Attributes
     ----------
@@ -213,7 +217,7 @@ class ClassPerturbation:
 
 
 def class_perturbation(Z: npt.ArrayLike, connection: npt.ArrayLike, labels: npt.ArrayLike) -> ClassPerturbation:
-    """Δ_π for every class, from the embedding without labels (thesis l.2846).
+    """Δ_π for every class, from the embedding without labels (thesis, section 7.4.2, theorem 7.3).
 
     Parameters
     ----------
@@ -246,7 +250,8 @@ def class_perturbation(Z: npt.ArrayLike, connection: npt.ArrayLike, labels: npt.
 
 
 def intuitive_bound(Z: npt.ArrayLike, connection: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """The lower bound ``η_1 η_2 Σ |π| 𝔩_π Δ_π`` of −dM/dδ (thesis l.2842); 𝔩 is averaged within classes.
+    """The lower bound ``η_1 η_2 Σ |π| 𝔩_π Δ_π`` of −dM/dδ (thesis, section 7.4.2, theorem 7.3); 𝔩 is averaged within
+    classes.
 
     It needs a wide gap, 𝔩 in the span of the embedding and constant on classes, and unit degrees.
 

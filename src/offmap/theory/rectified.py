@@ -19,7 +19,7 @@ ROOT_2PI = float(np.sqrt(2 * np.pi))
 
 
 def esn_pdf(x: npt.ArrayLike, mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0) -> Array:
-    """The density of the epsilon-skew-normal (thesis l.1059; Mudholkar & Hutson 2000).
+    """The density of the epsilon-skew-normal (thesis, section 3.4, eq. 3.5; Mudholkar & Hutson 2000).
 
     Examples
     --------
@@ -36,7 +36,8 @@ def esn_excess(
 ) -> Array:
     """``E[max(x − threshold, 0)]`` for x ~ ESN, on either side of the mode.
 
-    The thesis prints one branch of each (l.1078 needs c ≥ μ, l.1066 needs μ ≥ 0); this holds everywhere.
+    The thesis prints one branch of each (section 3.4: eq. 3.8 needs c ≥ μ, eq. 3.6 μ ≥ 0); this
+    holds everywhere.
 
     Examples
     --------
@@ -53,7 +54,8 @@ def esn_excess(
 
 
 def esn_mean(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0) -> Array:
-    """``E[max(x, 0)]`` for x ~ ESN(μ, σ², ε) (thesis l.1066); with ε = 0 the rectified Gaussian (l.1030).
+    """``E[max(x, 0)]`` for x ~ ESN(μ, σ², ε) (thesis, section 3.4, eq. 3.6); with ε = 0 the rectified Gaussian (section
+    3.4).
 
     Parameters
     ----------
@@ -73,7 +75,8 @@ def esn_mean(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0
 
 
 def esn_reduction(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike, c: npt.ArrayLike) -> Array:
-    """``E[z − min(z, c)]`` for z = max(x, 0): what clipping at c takes from an activation (thesis l.1078).
+    """``E[z − min(z, c)]`` for z = max(x, 0): what clipping at c takes from an activation (thesis, section 3.4, eq.
+    3.8).
 
     Examples
     --------

@@ -13,7 +13,7 @@ Array = npt.NDArray[np.float64]
 
 
 def residual(U: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """``R(U, y) = min_μ ‖y − Uμ‖²`` (thesis l.2208): what of the labels no linear probe can read.
+    """``R(U, y) = min_μ ‖y − Uμ‖²`` (thesis, section 6.4.1, lemma 6.2): what of the labels no linear probe can read.
 
     Parameters
     ----------
@@ -35,7 +35,8 @@ def residual(U: npt.ArrayLike, y: npt.ArrayLike) -> float:
 
 
 def ignorance_degree(U_rest: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """``‖U♭ᵀy‖ / ‖y‖`` (thesis l.2386): the share of y in the directions the representation threw away.
+    """``‖U♭ᵀy‖ / ‖y‖`` (thesis, section 6.4.3, theorem 6.7): the share of y in the directions the representation threw
+    away.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ def ignorance_degree(U_rest: npt.ArrayLike, y: npt.ArrayLike) -> float:
 
 
 def coverage(U_rest: npt.ArrayLike, l_rest: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """``κ(y) = cos(U♭ᵀy, 𝔩♭)`` (thesis l.2419): how much of the ignorance the labelled inputs know about.
+    """``κ(y) = cos(U♭ᵀy, 𝔩♭)`` (thesis, section 6.4.3): how much of the ignorance the labelled inputs know about.
 
     Parameters
     ----------
@@ -91,7 +92,8 @@ class Split:
 
 
 def split_spectrum(adjacency: npt.ArrayLike, n_labelled: int, k: int) -> Split:
-    """All eigenvectors of a symmetric adjacency whose first `n_labelled` nodes are labelled (thesis l.2184).
+    """All eigenvectors of a symmetric adjacency whose first `n_labelled` nodes are labelled (thesis, section 6.4.1, eq.
+    6.5).
 
     Examples
     --------
@@ -113,7 +115,7 @@ def split_spectrum(adjacency: npt.ArrayLike, n_labelled: int, k: int) -> Split:
 
 
 def residual_identity(split: Split, y: npt.ArrayLike) -> tuple[float, float]:
-    """Both sides of thesis l.2367: ``R(U*, y)`` and ``‖(I − P_{L♭}) U♭ᵀy‖²``.
+    """Both sides of the thesis, section 6.4.3, theorem 6.6: ``R(U*, y)`` and ``‖(I − P_{L♭}) U♭ᵀy‖²``.
 
     Printed as an upper bound, it is an equality: the two numbers agree to rounding.
 
@@ -133,7 +135,8 @@ def residual_identity(split: Split, y: npt.ArrayLike) -> tuple[float, float]:
 
 
 def averaged_labelled(adjacency: npt.ArrayLike, n_labelled: int) -> Array:
-    """Ā of thesis l.4268: the labelled rows and columns replaced by their mean, as in a block model.
+    """Ā of the thesis, appendix B.1.3, eq. B.15: the labelled rows and columns replaced by their mean, as in a block
+    model.
 
     Examples
     --------
@@ -153,8 +156,8 @@ def averaged_labelled(adjacency: npt.ArrayLike, n_labelled: int) -> Array:
 def weighted_cosine_floor(weights: npt.ArrayLike) -> float:
     """The least ``lᵀΩl / (‖Ωl‖‖l‖)`` over l for a diagonal Ω > 0: ``2√(w_max w_min) / (w_max + w_min)``.
 
-    The thesis (l.4484, 4519, 4554) prints roots in the denominator, which is not a bound; without them it is
-    the inequality of Kantorovich, and tight.
+    The thesis (appendix B.1.3, lemmas B.14 to B.16) prints roots in the denominator, which is not a bound; without them
+    it is the inequality of Kantorovich, and tight.
 
     Examples
     --------
@@ -174,17 +177,18 @@ class DiscoveryBound:
     Attributes
     ----------
     residual, identity
-        The two sides of l.2367, equal.
+        The two sides of theorem 6.6 (section 6.4.3), equal.
     averaged_residual
-        ``R(Ū*, y)`` of the graph with averaged labelled nodes, equal to ``‖y‖² 𝔗²(1 − κ²)`` (l.4307).
+        ``R(Ū*, y)`` of the graph with averaged labelled nodes, equal to ``‖y‖² 𝔗²(1 − κ²)`` (appendix B.1.3, theorem
+        B.10).
     ignorance, coverage
         𝔗(y) and κ(y) of that graph.
     approximation
-        ``2‖Ȧ − Ā‖ / (σ_k − σ_(k+1)) · ‖y*‖²``: what the averaging may cost (l.4424).
+        ``2‖Ȧ − Ā‖ / (σ_k − σ_(k+1)) · ‖y*‖²``: what the averaging may cost (appendix B.1.3, lemma B.12).
     gap_assumption
         Whether ``‖Ȧ − Ā‖ < (σ_k − σ_(k+1))/2``, without which the bound is void.
     coverage_floor
-        The lower bound of κ, or `None` when some ω_i ≤ 0 and its assumption fails (l.4508).
+        The lower bound of κ, or `None` when some ω_i ≤ 0 and its assumption fails (appendix B.1.3).
     """
 
     residual: float
@@ -260,7 +264,9 @@ def discovery_bound(adjacency: npt.ArrayLike, y: npt.ArrayLike, n_labelled: int,
 
 
 def _coverage_floor(split: Split, matrix: Array, y: Array, n_labelled: int, k: int) -> float | None:
-    """The bound of κ from ω_i = yᵀ(σ_i I − A_uu)†η_u, for eigenvectors that touch labelled nodes (l.4480)."""
+    """The bound of κ from ω_i = yᵀ(σ_i I − A_uu)†η_u, for eigenvectors that touch labelled nodes (appendix B.1.3, lemma
+    B.14).
+    """
     inner = matrix[n_labelled:, n_labelled:]
     eta = matrix[n_labelled:, 0]
     touched = np.flatnonzero(np.abs(split.labelled_rest.sum(axis=0)) > 1e-9)
@@ -278,7 +284,8 @@ def _apart(differences: Array) -> Array:
 
 
 def linear_probe_error(U: npt.ArrayLike, Y: npt.ArrayLike) -> int:
-    """How many inputs the least-squares probe misclassifies; at most twice the residual (thesis l.2200).
+    """How many inputs the least-squares probe misclassifies; at most twice the residual (thesis, section 6.4.1, lemma
+    6.2).
 
     Parameters
     ----------

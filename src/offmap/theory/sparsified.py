@@ -19,9 +19,9 @@ class VarianceSplit:
     Attributes
     ----------
     independent
-        ``Σ σ_i²`` over the units dropped: the whole change if units were independent (thesis l.1518).
+        ``Σ σ_i²`` over the units dropped: the whole change if units were independent (thesis, section 4.5, lemma 4.2).
     correlated
-        What covariances add to it, ``2Σ_{all pairs} − 2Σ_{kept pairs}`` (l.1525); it may be negative.
+        What covariances add to it, ``2Σ_{all pairs} − 2Σ_{kept pairs}`` (section 4.5, remark 1); it may be negative.
     full, kept
         The variance with all units and with the kept ones.
     """
@@ -47,7 +47,8 @@ class VarianceSplit:
 
 
 def variance_split(contributions: npt.ArrayLike, keep: npt.ArrayLike, ddof: int = 0) -> VarianceSplit:
-    """The variance of ``Σ v_i`` against that of the kept units, split as in the thesis (l.1518–1530).
+    """The variance of ``Σ v_i`` against that of the kept units, split as in the thesis (section 4.5, lemma 4.2 and
+    remark 1).
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ def variance_split(contributions: npt.ArrayLike, keep: npt.ArrayLike, ddof: int 
 
 
 def variance_reduction(contributions: npt.ArrayLike, keep: npt.ArrayLike, ddof: int = 0) -> float:
-    """``Var[f] − Var[f_DICE]`` for one class, exact also for correlated units (thesis l.1525).
+    """``Var[f] − Var[f_DICE]`` for one class, exact also for correlated units (thesis, section 4.5, remark 1).
 
     The thesis expects correlation to make it larger; it can make it negative, so look at the sign.
 
@@ -106,7 +107,7 @@ class SparsityProfile:
         Sparsities × classes: the share of the unknown inputs' logit variance that goes, by the independent
         formula and exactly.
     gap
-        ``Δ = E_known[max_c f_c] − E_unknown[max_c f_c]`` by p (thesis l.1543).
+        ``Δ = E_known[max_c f_c] − E_unknown[max_c f_c]`` by p (thesis, section 4.5, table 4.5).
     separation
         The gap over the pooled standard deviation of the largest logit: what a threshold sees.
     """
@@ -181,7 +182,7 @@ def sparsity_profile(
 
 
 def top_contributions(contribution: npt.ArrayLike, p: float) -> npt.NDArray[np.bool_]:
-    """Keep the ``round((1−p)·m·C)`` largest entries of the whole matrix, ties by index (thesis l.1290).
+    """Keep the ``round((1−p)·m·C)`` largest entries of the whole matrix, ties by index (thesis, section 4.2, eq. 4.1).
 
     Examples
     --------

@@ -51,7 +51,7 @@ def nscl_toy(
     tau_0: float = 0.0,
     known: Literal["colour", "shape"] = "colour",
 ) -> NsclToy:
-    """The five-node graph T(t) of thesis l.2315, which asks if a known class helps to tell red from blue.
+    """The five-node graph T(t) of the thesis, section 6.4.2, which asks if a known class helps to tell red from blue.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def nscl_toy(
         The chance of keeping both, and neither.
     known
         ``"colour"``: the labelled object has the colour of the novel class (a red cylinder; cases 1, 2).
-        ``"shape"``: it shares a shape instead (a grey cube, case 3, l.2337), the label that can hurt.
+        ``"shape"``: it shares a shape instead (a grey cube, case 3, section 6.4.2, lemma 6.5), the label that can hurt.
 
     Examples
     --------
@@ -92,7 +92,8 @@ def nscl_toy(
 
 
 def nscl_threshold(tau_s: float, tau_c: float) -> float:
-    """t̄ of thesis l.2326: above this bond the residual is 0, for τ_c < τ_s < 1.5 τ_c, τ_1 = 1, τ_0 = 0.
+    """t̄ of the thesis, section 6.4.2, theorem 6.4: above this bond the residual is 0, for τ_c < τ_s < 1.5 τ_c, τ_1 =
+    1, τ_0 = 0.
 
     Examples
     --------
@@ -105,7 +106,8 @@ def nscl_threshold(tau_s: float, tau_c: float) -> float:
 
 
 def nscl_residual(tau_s: float, tau_c: float, t: float) -> float:
-    """The closed form r(t) for 0 < t < t̄, 0 above and 1 at t = 0 (thesis l.4116; its proof prints 0 there).
+    """The closed form r(t) for 0 < t < t̄, 0 above and 1 at t = 0 (thesis, appendix B.1.2, theorem B.5; its proof
+    prints 0 there).
 
     Examples
     --------
@@ -144,7 +146,8 @@ class SorlToy:
 
 
 def sorl_toy(tau_1: float, tau_c: float, tau_s: float, eta_u: float = 6.0, eta_l: float = 4.0) -> SorlToy:
-    """The six-node graph of thesis l.4745: labelling the cubes sets apart the spheres of the same colours.
+    """The six-node graph of the thesis, appendix B.2.2, eq. B.25: labelling the cubes sets apart the spheres of the
+    same colours.
 
     Examples
     --------

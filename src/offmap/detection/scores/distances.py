@@ -191,7 +191,9 @@ class SSD(Score):
     """
 
     name = "ssd"
-    paper = "Sehwag, Chiang & Mittal, SSD: Self-Supervised Outlier Detection, ICLR 2021; thesis l.1738"
+    paper = (
+        "Sehwag, Chiang & Mittal, SSD: Self-Supervised Outlier Detection, ICLR 2021; thesis, section 5.3.1, table 5.1"
+    )
     reads = ("features",)
     fits = ("features",)
 

@@ -34,7 +34,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """T·log Σ exp(f/T), the negative free energy (thesis l.1314).
+    """T·log Σ exp(f/T), the negative free energy (thesis, section 4.2, eq. 4.4).
 
     Examples
     --------
@@ -115,7 +115,7 @@ class Energy(Score):
     """
 
     name = "energy"
-    paper = "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020; thesis l.1314"
+    paper = "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020; thesis, section 4.2, eq. 4.4"
     reads = ("logits",)
     invariant_to_shift = False
 

@@ -18,11 +18,11 @@ from offmap.detection.statistics import Rows, Statistic
 from offmap.errors import InputError
 from offmap.neighbors import Bank
 
-K_GRID = (1, 10, 20, 50, 100, 200, 500, 1000, 3000, 5000)  # thesis l.1753
+K_GRID = (1, 10, 20, 50, 100, 200, 500, 1000, 3000, 5000)  # thesis, section 5.3.1
 
 
 def scaled_k(k: int, alpha: float) -> int:
-    """The k that means the same in a sample of the bank: k·α, at least 1 (thesis l.1812).
+    """The k that means the same in a sample of the bank: k·α, at least 1 (thesis, section 5.3.2).
 
     Examples
     --------
@@ -51,7 +51,9 @@ class KNN(Score):
     """
 
     name = "knn"
-    paper = "Sun, Ming, Zhu & Li, Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022; thesis l.1588"
+    paper = (
+        "Sun, Ming, Zhu & Li, Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022; thesis, chapter 5"
+    )
     reads = ("features",)
     fits = ("features",)
     shown = ("k",)

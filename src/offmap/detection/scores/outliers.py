@@ -68,7 +68,7 @@ class FromSample(Score):
 
 @register
 class IForest(FromSample):
-    """How many random cuts it takes to isolate an input: scikit-learn's isolation forest, thesis l.3764.
+    """How many random cuts it takes to isolate an input: scikit-learn's isolation forest, thesis, appendix A.3.2.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class LOF(FromSample):
     Parameters
     ----------
     k
-        How many neighbours; the thesis takes 50 (l.3766).
+        How many neighbours; the thesis takes 50 (appendix A.3.2).
     rows
         How many known inputs are kept to compare with.
     seed
@@ -195,7 +195,7 @@ class OCSVM(FromSample):
     Parameters
     ----------
     gamma
-        γ of the kernel exp(-γ‖x - y‖²); the thesis takes 1/512 (l.3772).
+        γ of the kernel exp(-γ‖x - y‖²); the thesis takes 1/512 (appendix A.3.2).
     nu
         Upper bound on the share of known inputs outside the learnt region.
     rows

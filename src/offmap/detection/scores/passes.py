@@ -64,7 +64,8 @@ def negative_predictive_entropy(logits: Tensor) -> Tensor:
 class ODIN(Score):
     """The largest softmax probability at a high temperature, after a small step of the input towards confidence.
 
-    With shapers before it (``react(90)|odin``, thesis l.1009), the step climbs what the shaped network answers.
+    With shapers before it (``react(90)|odin``, thesis, section 3.3.2, table 3.3), the step climbs what the shaped
+    network answers.
 
     Parameters
     ----------
@@ -185,7 +186,7 @@ class BatchNormOracle(Score):
     """
 
     name = "batchnorm_oracle"
-    paper = "Sun, Guo & Li, ReAct: OOD Detection With Rectified Activations, NeurIPS 2021; thesis l.3535"
+    paper = "Sun, Guo & Li, ReAct: OOD Detection With Rectified Activations, NeurIPS 2021; thesis, appendix A.1.3"
     reads = ("logits",)
     invariant_to_shift = False
 

@@ -76,7 +76,7 @@ class LODA(FromSample):
     Parameters
     ----------
     bins
-        Of each histogram; the thesis takes 10 (l.3768).
+        Of each histogram; the thesis takes 10 (appendix A.3.2).
     projections
         How many histograms.
     rows
@@ -137,7 +137,7 @@ class PCA(Score):
     Parameters
     ----------
     components
-        How many directions, at most as many as vary at all; the thesis takes 50 (l.3770).
+        How many directions, at most as many as vary at all; the thesis takes 50 (appendix A.3.2).
     """
 
     name = "pca"

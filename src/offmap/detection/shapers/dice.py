@@ -1,4 +1,4 @@
-"""Sparsified heads: DICE, and the sparsifiers that the thesis compares it with (l.1441, l.1469)."""
+"""Sparsified heads: DICE, and the sparsifiers that the thesis compares it with (section 4.4, tables 4.3 and 4.4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from offmap.errors import MissingError
 
 
 def contribution(mean_activation: Tensor, weight: Tensor) -> Tensor:
-    """V: each weight times the mean activation of its unit, signed, classes × units (thesis l.1290).
+    """V: each weight times the mean activation of its unit, signed, classes × units (thesis, section 4.2, eq. 4.1).
 
     Examples
     --------
@@ -114,8 +114,8 @@ class DICE(_Directed):
     """
 
     name = "dice"
-    paper = "Sun & Li, DICE: Leveraging Sparsification for Out-of-Distribution Detection, ECCV 2022; thesis l.1213"
-    grid = {"p": (0.1, 0.3, 0.5, 0.7, 0.9, 0.99)}  # thesis l.3627
+    paper = "Sun & Li, DICE: Leveraging Sparsification for Out-of-Distribution Detection, ECCV 2022; thesis, chapter 4"
+    grid = {"p": (0.1, 0.3, 0.5, 0.7, 0.9, 0.99)}  # thesis, appendix A.2.3, table A.3
 
     p: float | Literal["auto"] = 0.7
 
@@ -130,7 +130,7 @@ class BottomK(_Directed):
     """Keeps the weights with the smallest contribution: the opposite of DICE."""
 
     name = "bottom_k"
-    paper = "the ablation of DICE; thesis l.1481"
+    paper = "the ablation of DICE; thesis, section 4.4, table 4.4"
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
         """The k smallest contributions."""
@@ -143,7 +143,7 @@ class TopBottomK(_Directed):
     """Keeps weights with the largest and with the smallest contribution, half of them each."""
 
     name = "top_bottom_k"
-    paper = "the ablation of DICE; thesis l.1481"
+    paper = "the ablation of DICE; thesis, section 4.4, table 4.4"
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
         """The k/2 largest and the k/2 smallest contributions."""
@@ -157,7 +157,7 @@ class RandomK(_Directed):
     """Keeps k random weights of each class."""
 
     name = "random_k"
-    paper = "the ablation of DICE; thesis l.1481"
+    paper = "the ablation of DICE; thesis, section 4.4, table 4.4"
 
     seed: int = 0
 
@@ -173,7 +173,7 @@ class WeightDropout(_Sparsifier):
     """Drops random weights of the head (Wan et al. 2013), once."""
 
     name = "weight_dropout"
-    paper = "Wan et al., Regularization of Neural Networks using DropConnect, ICML 2013; thesis l.1460"
+    paper = "Wan et al., Regularization of Neural Networks using DropConnect, ICML 2013; thesis, section 4.4, table 4.3"
 
     seed: int = 0
 
@@ -188,7 +188,7 @@ class UnitDropout(_Sparsifier):
     """Drops random units (Srivastava et al. 2014), once."""
 
     name = "unit_dropout"
-    paper = "Srivastava et al., Dropout, JMLR 2014; thesis l.1460"
+    paper = "Srivastava et al., Dropout, JMLR 2014; thesis, section 4.4, table 4.3"
 
     seed: int = 0
 
@@ -205,7 +205,8 @@ class WeightPruning(_Sparsifier):
 
     name = "weight_pruning"
     paper = (
-        "Han et al., Learning both Weights and Connections for Efficient Neural Networks, NeurIPS 2015; thesis l.1460"
+        "Han et al., Learning both Weights and Connections for Efficient Neural Networks, NeurIPS 2015; "
+        "thesis, section 4.4, table 4.3"
     )
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
@@ -218,7 +219,7 @@ class UnitPruning(_Sparsifier):
     """Drops the units whose weights have the smallest length (Li et al. 2017)."""
 
     name = "unit_pruning"
-    paper = "Li et al., Pruning Filters for Efficient ConvNets, ICLR 2017; thesis l.1460"
+    paper = "Li et al., Pruning Filters for Efficient ConvNets, ICLR 2017; thesis, section 4.4, table 4.3"
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
         """All weights of the units with the longest columns."""

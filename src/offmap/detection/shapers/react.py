@@ -17,7 +17,7 @@ from offmap.extra_passes import Clamp, Edited, Layer, Request
 
 
 def rectify(features: Tensor, c: Tensor | float) -> Tensor:
-    """min(h, c), element by element (thesis l.886).
+    """min(h, c), element by element (thesis, section 3.2, eq. 3.2).
 
     Examples
     --------
@@ -55,10 +55,13 @@ class ReAct(Shaper):
     """
 
     name = "react"
-    paper = "Sun, Guo & Li, ReAct: Out-of-distribution Detection With Rectified Activations, NeurIPS 2021; thesis l.826"
+    paper = (
+        "Sun, Guo & Li, ReAct: Out-of-distribution Detection With Rectified Activations, NeurIPS 2021; "
+        "thesis, chapter 3"
+    )
     reads = ("features", "head")
     shown = ("percentile",)
-    grid = {"percentile": (10, 65, 80, 85, 90, 95, 99)}  # thesis l.1012
+    grid = {"percentile": (10, 65, 80, 85, 90, 95, 99)}  # thesis, section 3.3.1, table 3.2
     shapes = "features"
 
     percentile: float | Literal["auto"] = 90

@@ -1,4 +1,5 @@
-"""Contrastive losses: one template (thesis l.3001), and SimCLR, SupCon and GCD as choices of positives and negatives.
+"""Contrastive losses: one template (thesis, section 8.2.1, eq. 8.1), and SimCLR, SupCon and GCD as choices of positives
+and negatives.
 
 Every function takes raw embeddings and scales them to length 1 itself. Memory is O(batch²).
 """
@@ -23,7 +24,7 @@ def contrastive(
 ) -> Tensor:
     """The generalised contrastive loss of each anchor: ``−1/|P| Σ_{z⁺∈P} log(e^{z·z⁺/τ} / Σ_{z⁻∈N} e^{z·z⁻/τ})``.
 
-    Thesis l.3001. An anchor without a positive, or without a negative, has loss 0.
+    Thesis, section 8.2.1, eq. 8.1. An anchor without a positive, or without a negative, has loss 0.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def opencon(
     temperatures: tuple[float, float, float] = (0.7, 0.1, 0.4),
     known_too: bool = False,
 ) -> OpenConParts:
-    """The three parts of OpenCon's loss (thesis l.3062), each averaged over its anchors.
+    """The three parts of OpenCon's loss (thesis, section 8.2.3, eq. 8.7), each averaged over its anchors.
 
     Parameters
     ----------
@@ -40,13 +40,13 @@ def opencon(
     labels
         The known class of each row, -1 where unlabelled.
     pseudo
-        For unlabelled rows that passed the gate as novel (D_n, l.3024) their predicted class, -1 elsewhere.
-        With `known_too`, a prediction for every unlabelled row taken for known is read from values ≤ -2:
+        For unlabelled rows that passed the gate as novel (D_n, section 8.2.2, eq. 8.2) their predicted class, -1
+        elsewhere. With `known_too`, a prediction for every unlabelled row taken for known is read from values ≤ -2:
         ``-2 - class``.
     temperatures
         τ_n, τ_l, τ_u; the thesis' for CIFAR-100.
     known_too
-        Use L_known (l.5623) for L_l: unlabelled rows taken for known join the labelled ones.
+        Use L_known (appendix B.3.4, eq. B.34) for L_l: unlabelled rows taken for known join the labelled ones.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Spectral contrastive losses: SCL, NSCL and SORL from one set of five terms.
 
-In expectation over batches each equals ``‖Ȧ − F Fᵀ‖²`` up to a constant (thesis l.2123, l.2666), where Ȧ is the
-normalised augmentation graph. With the similarities ``S = Z₁ Z₂ᵀ`` of two views all terms are sums over pairs of
-rows: memory is O(batch²).
+In expectation over batches each equals ``‖Ȧ − F Fᵀ‖²`` up to a constant (thesis, section 6.3.2, eq. 6.3; section 7.3.2,
+theorem 7.1), where Ȧ is the normalised augmentation graph. With the similarities ``S = Z₁ Z₂ᵀ`` of two views all terms
+are sums over pairs of rows: memory is O(batch²).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ Estimator = Literal["unbiased", "authors"]
 
 
 class SpectralTerms(NamedTuple):
-    """The five expectations of NSCL's theorem (l.2135), numbered as there: 1 and 3 labelled, 2 and 5 unlabelled."""
+    """The five expectations of NSCL's theorem (section 6.3.2, theorem 6.1), numbered as there: 1 and 3 labelled, 2 and
+    5 unlabelled.
+    """
 
     attract_labelled: Tensor
     attract_unlabelled: Tensor
@@ -63,7 +65,8 @@ def spectral_terms(
     labels
         The known class of each row, -1 where unlabelled.
     setting
-        In ``"sorl"`` (l.2618) every row counts as unlabelled too, in ``"nscl"`` (l.2096) only those without label.
+        In ``"sorl"`` (section 7.3.1, eq. 7.2) every row counts as unlabelled too, in ``"nscl"`` (section 6.3.1, eq.
+        6.1) only those without label.
     shares
         The share of each known class among the labelled samples of the whole set. With them every term is
         unbiased, whatever classes the batch happens to hold. Without, counts in the batch stand in, and a class
@@ -147,7 +150,7 @@ def nscl(
     estimator: Estimator = "unbiased",
     factors: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> Tensor:
-    """NCD spectral contrastive loss, thesis l.2130: ``−2αL₁ − 2βL₂ + α²L₃ + 2αβL₄ + β²L₅``.
+    """NCD spectral contrastive loss, thesis, section 6.3.2, eq. 6.4: ``−2αL₁ − 2βL₂ + α²L₃ + 2αβL₄ + β²L₅``.
 
     Parameters
     ----------
@@ -179,7 +182,8 @@ def sorl(
     estimator: Estimator = "unbiased",
     factors: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> Tensor:
-    """Spectral open-world loss, thesis l.2666, with η_l on the labelled terms as its definition (l.2618) has it.
+    """Spectral open-world loss, thesis, section 7.3.2, theorem 7.1, with η_l on the labelled terms as its definition
+    (section 7.3.1, eq. 7.2) has it.
 
     The theorem prints η_u there; only this way the loss equals ``‖Ȧ − F Fᵀ‖²`` up to a constant.
 

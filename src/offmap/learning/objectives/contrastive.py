@@ -62,7 +62,7 @@ class _Spectral(Objective):
 
     @staticmethod
     def projection_head(width: int, columns: int, seed: int = 0) -> nn.Module:
-        """The wide head with batch normalisation of NSCL and SORL (thesis l.4646)."""
+        """The wide head with batch normalisation of NSCL and SORL (thesis, appendix B.1.4)."""
         from offmap.models.heads import spectral_head
 
         return spectral_head(width, 2048, columns, seed) if columns else nn.Identity()
@@ -88,13 +88,14 @@ class SCL(_Spectral):
 
 @register
 class NSCL(_Spectral):
-    """The NCD spectral contrastive loss (thesis l.2130)."""
+    """The NCD spectral contrastive loss (thesis, section 6.3.2, eq. 6.4)."""
 
     name = "nscl"
     settings = {"alpha": 0.0225, "beta": 2.0, "radius": 1.0, "clip": True, "estimator": "unbiased", "mixed": 1.0}
     authors = {"estimator": "authors", "mixed": 2.0}
     embeddings = {"alpha": 0.05, "beta": 1.0, "radius": 3.0, "clip": False}
-    published_training = {"learning_rate": 0.03, "momentum": 0.95, "weight_decay": 5e-4, "projection": 1000}  # l.4647
+    # thesis, appendix B.1.4
+    published_training = {"learning_rate": 0.03, "momentum": 0.95, "weight_decay": 5e-4, "projection": 1000}
     recipes = {"cifar10": {"epochs": 1200}, "cifar100": {"epochs": 1200}, "imagenet100": {"epochs": 1200}}
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
@@ -115,7 +116,7 @@ class NSCL(_Spectral):
 
 @register
 class SORL(_Spectral):
-    """Spectral open-world representation learning (thesis l.2666)."""
+    """Spectral open-world representation learning (thesis, section 7.3.2, theorem 7.1)."""
 
     name = "sorl"
     settings = {
@@ -128,7 +129,7 @@ class SORL(_Spectral):
     }
     authors = {"eta_l": 0.0225, "eta_u": 1.0, "estimator": "authors", "factors": (3.0, 2.0, 2.0)}
     embeddings = {"eta_l": 0.05, "eta_u": 1.0, "radius": 3.0, "clip": False}
-    published_training = {"learning_rate": 0.05, "weight_decay": 5e-4, "projection": 1000}  # l.5454
+    published_training = {"learning_rate": 0.05, "weight_decay": 5e-4, "projection": 1000}  # appendix B.2.5
     recipes = {
         "cifar10": {
             "eta_l": 0.5,

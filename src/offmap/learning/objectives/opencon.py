@@ -1,4 +1,4 @@
-"""OpenCon (thesis, chapter 7): contrast within predicted classes for rows that prototypes take for novel."""
+"""OpenCon (thesis, chapter 8): contrast within predicted classes for rows that prototypes take for novel."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class OpenCon(Objective):
         "temperature_unlabelled": 0.1,
         "assign": "kmeans",
     }
-    published_training = {"learning_rate": 0.02, "weight_decay": 1e-4, "schedule": "steps"}  # l.5716
-    # The thesis starts from ORCA's SimCLR weights and trains the last block (l.3178); how long those were trained it
-    # does not say. The table of l.5722 has no CIFAR-10: CIFAR-100's values stand in.
+    published_training = {"learning_rate": 0.02, "weight_decay": 1e-4, "schedule": "steps"}  # appendix B.3.4
+    # The thesis starts from ORCA's SimCLR weights and trains the last block (section 8.4); how long those were trained
+    # it does not say. Table B.3 of appendix B.3.4 has no CIFAR-10: CIFAR-100's values stand in.
     recipes = {
         "cifar10": {"epochs": 200, "pretrain": "simclr", "pretrain_epochs": 500, "keep": ("layer4",)},
         "cifar100": {"epochs": 200, "pretrain": "simclr", "pretrain_epochs": 500, "keep": ("layer4",)},
