@@ -29,6 +29,7 @@ _PACKAGES = (
 )  # fmt: skip
 _KINDS = {
     "detector": "offmap.detection:Detector",
+    "deployment": "offmap.openworld:Deployment",
     "discovery": "offmap.discovery:Discovery",
     "open-world-model": "offmap.learning:OpenWorldModel",
 }
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read back what `save` wrote: a detector, a discovery or a learned model, as the file says.
+    """Read back what `save` wrote: a detector, a deployment, a discovery or a learned model, as the file says.
 
     Examples
     --------

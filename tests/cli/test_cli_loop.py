@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 import offmap
 from offmap.cli import app
-from offmap.openworld import ClassifierUpdate
 
 
 @pytest.fixture
@@ -38,10 +37,10 @@ def test_rows_without_a_label_are_the_pile(folder: Path) -> None:
     assert "2 new classes beside 4" in out
     assert "accepted: accuracy on known classes" in out
     assert (folder / "out" / "round-1.html").read_text().startswith("<!doctype html>")
-    learned = ClassifierUpdate.load(folder / "out")
-    guard = offmap.load(folder / "out" / "guard.offmap")
-    assert len(learned.class_names) == guard.n_classes == 6
-    assert json.loads((folder / "out" / "classes.json").read_text()) == list(learned.class_names)
+    made = offmap.load(folder / "out" / "deployment.offmap")
+    assert made.n_classes == offmap.load(folder / "out" / "guard.offmap").n_classes == 6
+    given = np.load(folder / "all.npz")
+    assert (made.predict(given["features"], "features") == given["labels"])[given["labels"] >= 0].mean() > 0.85
 
 
 def test_each_pile_is_a_round(folder: Path) -> None:
@@ -85,6 +84,10 @@ def test_pictures_train_a_small_network_first(tmp_path: Path) -> None:
     assert only["round"]["settings"]["learner"] == "finetune"
     assert only["round"]["accepted"], only
     assert only["round"]["after"]["new"] > 0.9
+    made = offmap.load(tmp_path / "out" / "deployment.offmap")
+    assert made.class_names[:3] == ("a", "b", "c")
+    exported = offmap.export(made, path=tmp_path / "guarded.onnx", shape=(1, 8, 8))
+    assert exported.path.is_file()
 
 
 @pytest.mark.slow

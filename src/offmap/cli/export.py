@@ -13,11 +13,16 @@ from offmap.cli.options import Inputs, Json, show, with_inputs_but
 @with_inputs_but("model", "head", "device")
 def export(
     model: Annotated[
-        str, typer.Argument(help="file.onnx, package.module:factory, or the file of a model that offmap learned.")
+        str,
+        typer.Argument(
+            help="file.onnx, package.module:factory, the file of a model that offmap learned, or a deployment."
+        ),
     ],
-    guard: Annotated[Path, typer.Argument(help="A calibrated guard that offmap fit wrote.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, such as guarded.onnx.")],
     inputs: Inputs,
+    guard: Annotated[
+        Path | None, typer.Argument(help="A calibrated guard that offmap fit wrote; a deployment has its own.")
+    ] = None,
     check: Annotated[
         Path | None,
         typer.Option(help="Inputs to compare with Python on before anything is written: .npz, .npy, pictures …"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from offmap.cli.options import Inputs, Json, say, show, with_inputs
 
 if TYPE_CHECKING:
-    from offmap.openworld import Deployment
+    from offmap.openworld import LearningState
 
 
 @with_inputs
@@ -191,9 +190,9 @@ def _folder_options(path: Path, inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def _written(state: Deployment, out: Path) -> dict[str, str]:
-    """Save the guard and what was learned, and say where."""
+def _written(state: LearningState, out: Path) -> dict[str, str]:
+    """Save the deployment, which holds the guard, the network and the class names, and say where."""
+    file = out / "deployment.offmap"
+    state.deployment.save(file)
     state.guard.save(out / "guard.offmap")
-    state.learned.save(out)
-    (out / "classes.json").write_text(json.dumps(list(state.known.class_names)))
-    return {"guard": str(out / "guard.offmap"), "learned": str(out / "learned.offmap")}
+    return {"deployment": str(file), "guard": str(out / "guard.offmap")}

@@ -23,6 +23,9 @@ from offmap.detection import Detector
 from offmap.errors import InputError, OffmapError, StoreError
 from offmap.network import Network
 from offmap.network.batches import is_array
+from offmap.openworld.deployment import KIND as DEPLOYMENT
+from offmap.openworld.deployment import Deployment
+from offmap.openworld.extended_network import ExtendedNetwork, linear_module
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ class Exported:
 
 def export(
     model: Any,
-    guard: Detector | str | os.PathLike[str],
-    path: str | os.PathLike[str],
+    guard: Detector | str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str] = "guarded.onnx",
     example: Any = None,
     *,
     shape: Sequence[int] | None = None,
@@ -82,10 +85,10 @@ def export(
     ----------
     model
         An ``nn.Module``, a `Network`, an ``.onnx`` file, ``"package.module:factory"``, or a model that `offmap.learn`
-        made, as an object or as its file.
+        made, as an object or as its file. Or a `Deployment` or its file, which brings its own guard and class names.
     guard
-        A detector, fitted and calibrated, or its file. Methods whose score is a formula of features and logits can be
-        exported; those that need gradients or further passes are refused with the reason.
+        Left out for a deployment. Else a detector, fitted and calibrated, or its file. Methods whose score is a
+        formula of features and logits can be exported; others are refused with the reason.
     path
         The file to write, such as ``guarded.onnx``.
     example
@@ -127,9 +130,19 @@ def export(
         raise InputError(f"tolerance={tolerance}: give a small share of the size of scores, such as 1e-4")
     if not file.parent.is_dir():
         raise StoreError(f"{file}: the folder {file.parent} does not exist")
-    checked = guard if isinstance(guard, Detector) else Detector.restore(store.load(guard, "detector"))
-    check_exportable(checked)
-    net, own_classes, own_shape = _network(model, weights, layer)
+    deployment = _deployment(model)
+    if deployment is not None:
+        if guard is not None:
+            raise InputError("a deployment has a guard of its own; leave out the other one")
+        checked, own_classes = deployment.detector, deployment.class_names
+        check_exportable(checked)
+        net, own_shape = _deployed_network(deployment, example)
+    elif guard is None:
+        raise InputError("export: give the guard to put behind the model, or a deployment, which holds both")
+    else:
+        checked = guard if isinstance(guard, Detector) else Detector.restore(store.load(guard, "detector"))
+        check_exportable(checked)
+        net, own_classes, own_shape = _network(model, weights, layer)
     inputs = _inputs(net, example, shape or own_shape, seed)
     few = rows_of(inputs, slice(0, 2))
     _check_classes(classes, _classes(net, few))
@@ -147,6 +160,29 @@ def export(
     assert calibration is not None
     threshold = None if calibration.classes is not None else calibration.threshold
     return Exported(file, data, checked.chosen, calibration.tpr, threshold, found[0].inputs, found[0].difference)
+
+
+def _deployment(model: Any) -> Deployment | None:
+    """Return the deployment that was given, as an object or as its file; `None` for anything else."""
+    if isinstance(model, Deployment):
+        return model
+    if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".offmap"):
+        stored = store.load(model)
+        return Deployment.restore(stored) if stored.kind == DEPLOYMENT else None
+    return None
+
+
+def _deployed_network(deployment: Deployment, example: Any) -> tuple[Network, tuple[int, ...] | None]:
+    """Return a network that can be drawn as a graph, and the shape of its inputs where it is known."""
+    network = deployment.network
+    if isinstance(network, ExtendedNetwork):
+        return network.merge(None if example is None else rows_of(as_inputs(example), slice(0, 2))), None
+    if network is not None:
+        return network, None
+    head = deployment.head
+    if head is None:
+        raise InputError(f"{deployment}: it has neither a network nor a head, so there is nothing to draw as a graph")
+    return Network(linear_module(head)), (head.weight.shape[1],)
 
 
 def _network(

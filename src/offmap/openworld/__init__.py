@@ -1,10 +1,11 @@
 """One round and many: detect the unknown, discover its classes, learn them, check for forgetting, calibrate anew."""
 
-from offmap.openworld.deployment import Deployment, start
+from offmap.openworld.deployment import Deployment
 from offmap.openworld.extended_network import ClassifierUpdate
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.result import Evaluation, Round
 from offmap.openworld.rounds import learn_classes, pile_labels, propose, run_round
+from offmap.openworld.state import LearningState, start
 
 __all__ = [
     "ClassifierUpdate",
@@ -12,6 +13,7 @@ __all__ = [
     "Evaluation",
     "KnownSplits",
     "LabeledInputs",
+    "LearningState",
     "Round",
     "learn_classes",
     "pile_labels",

@@ -1,112 +1,208 @@
-"""What is in use between two rounds: a guard, what it stands on, and the labelled inputs it is kept honest with."""
+"""`Deployment`: a calibrated detector, the network it was fitted on and the names of its classes, as one file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
+from offmap import store
+from offmap.activations import Activations, Head
 from offmap.detection import Detector, Verdicts
-from offmap.errors import InputError
+from offmap.errors import InputError, StoreError
+from offmap.extra_passes import Requirements
 from offmap.network import Network
-from offmap.openworld.extended_network import ClassifierUpdate
-from offmap.openworld.inputs import Array, KnownSplits, LabeledInputs
-from offmap.openworld.learners import class_means_head
+from offmap.openworld.inputs import Array
+from offmap.openworld.network_files import network_parts, prefix_names, restore_network, select_prefix, stored_parts
+
+KIND = "deployment"
+UNKNOWN = -1
+_DETECTOR, _NETWORK = "detector.", "network."
+RowKind = Literal["inputs", "features"]
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A guard in use.
+    """What answers in production: a calibrated detector, its network and the names of the classes.
+
+    The rounds of `offmap.openworld` make deployments, the service runs them, `offmap.export` writes them as one ONNX
+    graph, and `save` and `offmap.load` keep them in one file.
 
     Parameters
     ----------
-    guard
-        Fitted and calibrated on `learned.activations`.
-    learned
-        From inputs to activations over all classes.
-    known
-        Labelled inputs, with features of `network`.
-    network
-        Whose features `known` holds; `None` when there are only features.
-    """
-
-    guard: Detector
-    learned: ClassifierUpdate
-    known: KnownSplits
-    network: Network | None = None
-
-    def part(self, features: Any = None, inputs: Any = None, labels: Any = None) -> LabeledInputs:
-        """Inputs as a round takes them: the network is run over inputs whose features are not given."""
-        if features is None:
-            if inputs is None or self.network is None:
-                raise InputError("there is no network here to run over inputs; give features")
-            features = self.network.extract(inputs, progress=False).features
-        return LabeledInputs.of(features, labels, inputs)
-
-    def judge(self, part: LabeledInputs) -> Verdicts:
-        """What the guard says of some inputs."""
-        return self.guard(self.learned.activations(part, self.guard.requirements))
-
-    def flagged(self, part: LabeledInputs) -> LabeledInputs:
-        """Those inputs that the guard calls unknown."""
-        return part[~self.judge(part).known]
-
-
-def start(guard: Detector, known: KnownSplits, network: Network | None = None) -> Deployment:
-    """The state before the first round.
-
-    Parameters
-    ----------
-    guard
-        Fitted and calibrated on the network's activations, or not fitted at all: then both is done here.
-    known
-        Labelled inputs of the classes it knows.
-    network
-        Whose features `known` holds. Without it, and without a head in the guard, the classes are their means.
+    detector : Detector
+        Fitted and calibrated.
+    network : Network, optional
+        Turns inputs into the activations that the detector reads. Without it only features can be judged.
+    class_names : sequence of str, optional
+        One per class; without names classes are called by their numbers.
 
     Examples
     --------
-    >>> import offmap
+    >>> import offmap, tempfile
     >>> rng = np.random.default_rng(0)
-    >>> truth = np.arange(300) % 3
-    >>> known = KnownSplits.split(4 * np.eye(5)[truth] + rng.normal(size=(300, 5)), truth, ("ant", "bee", "cat"))
-    >>> state = start(offmap.detector("knn(5)"), known)
-    >>> float((state.learned.predict(known.held_out) == known.held_out.labels).mean()) > 0.9
-    True
+    >>> labels = np.arange(300) % 3
+    >>> known = offmap.Activations(4 * np.eye(3)[labels] + rng.normal(size=(300, 3)), head=offmap.Head(np.eye(3)))
+    >>> detector = offmap.detector("energy").fit(known[:150]).calibrate(known[150:])
+    >>> deployment = Deployment(detector, class_names=("ant", "bee", "cat"))
+    >>> deployment.predict(np.array([[9.0, 0, 0], [-9, -9, -9]]), "features")
+    array([ 0, -1])
+    >>> file = tempfile.mkdtemp() + "/deployment.offmap"
+    >>> deployment.save(file)
+    >>> offmap.load(file).class_names
+    ('ant', 'bee', 'cat')
     """
-    names = known.class_names
-    head = guard.head
-    if network is not None:
-        inputs = known.train.inputs
-        if inputs is not None:
-            network(inputs[:1])
-        head = network.head if inputs is not None else head
-    if head is None:
-        head = class_means_head(known.train.features, known.train.labels, len(names))
-    if head.n_classes != len(names):
-        raise InputError(f"the network knows {head.n_classes} classes, the labelled inputs {len(names)}")
-    learned = ClassifierUpdate(names, head)
-    if not guard.is_fitted:
-        guard = refitted(guard, learned, known, 0.95, by_class=False)
-    elif guard.calibration is None:
-        raise InputError(f"{guard}: it has no threshold; calibrate it first")
-    return Deployment(guard, learned, known, network)
+
+    detector: Detector
+    network: Network | None = None
+    class_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.detector.is_fitted or self.detector.calibration is None:
+            raise InputError(
+                f"{self.detector}: it has no threshold; calibrate it first, as offmap fit --calibrate does"
+            )
+        object.__setattr__(self, "class_names", check_names(self.class_names))
+        n_classes = self.detector.n_classes
+        if self.class_names is not None and n_classes is not None and len(self.class_names) != n_classes:
+            raise InputError(f"{len(self.class_names)} class names, but the guard was fitted on {n_classes} classes")
+        if self.network is None and self.requirements.extras:
+            wanted = self.requirements.describe()
+            raise InputError(f"{self.detector}: it reads {wanted}, so a network is needed; give --model")
+
+    def __repr__(self) -> str:
+        runs = "features" if self.network is None else repr(self.network)
+        return f"Deployment({self.detector.chosen} over {runs}, {self.n_classes} classes)"
+
+    @property
+    def n_classes(self) -> int | None:
+        """How many classes it tells apart; `None` where the detector knows none."""
+        return self.detector.n_classes if self.class_names is None else len(self.class_names)
+
+    @cached_property
+    def requirements(self) -> Requirements:
+        """What the detector asks of a network."""
+        return replace(self.detector.requirements, labels=False)
+
+    @property
+    def width(self) -> int | None:
+        """How many features the detector reads; `None` where it reads logits alone."""
+        return None if self.detector.fitting is None else self.detector.fitting.width
+
+    @property
+    def head(self) -> Head | None:
+        """The linear head over the features that the detector was fitted with."""
+        return self.detector.head
+
+    def class_name(self, label: int | None) -> str | int | None:
+        """Return the name of a class where there are names, else its number; `None` stays `None`."""
+        if label is None or self.class_names is None or not 0 <= label < len(self.class_names):
+            return label
+        return self.class_names[label]
+
+    def activations(self, rows: Any, kind: RowKind = "inputs", batch_size: int = 128) -> Activations:
+        """Run the network over inputs, or take features as they are.
+
+        Parameters
+        ----------
+        rows : array
+            One row per input.
+        kind : {"inputs", "features"}, default "inputs"
+            What the rows are.
+        batch_size : int, default 128
+            How many inputs the network sees at once.
+        """
+        if kind == "features":
+            return Activations(np.asarray(rows))
+        if self.network is None:
+            raise InputError("there is no network in this deployment; give features instead of inputs")
+        if len(rows) <= batch_size:
+            return self.network(rows, self.requirements)
+        return self.network.extract(rows, self.requirements, batch_size=batch_size, progress=False)
+
+    def verdicts(self, rows: Any, kind: RowKind = "inputs", batch_size: int = 128) -> Verdicts:
+        """Score inputs or features: score, p-value, known or unknown, and the predicted class of each.
+
+        Parameters
+        ----------
+        rows, kind, batch_size
+            As `activations` takes them.
+        """
+        return self.detector.verdicts(self.activations(rows, kind, batch_size))
+
+    def predict(self, rows: Any, kind: RowKind = "inputs", batch_size: int = 128) -> Array:
+        """Return the class number of each input, -1 where the detector calls it unknown.
+
+        Parameters
+        ----------
+        rows, kind, batch_size
+            As `activations` takes them.
+        """
+        found = self.verdicts(rows, kind, batch_size)
+        if found.predicted is None:
+            raise InputError(f"{self.detector}: it was fitted without a head, so it names no class; see verdicts")
+        return np.where(found.known, found.predicted, UNKNOWN)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write detector, network and class names into one file that `offmap.load` reads.
+
+        ONNX networks, offmap's own CNN and networks extended by learned classes are kept whole. Of any other torch
+        module the weights are kept; give a network of the same kind to `load` to run them.
+
+        Parameters
+        ----------
+        path : path
+            The file, such as ``deployment.offmap``.
+        """
+        inner = stored_parts(self.detector)
+        network, tensors = network_parts(self.network)
+        names = None if self.class_names is None else list(self.class_names)
+        config = {"class_names": names, "detector": inner.config, "network": network}
+        arrays = {**prefix_names(inner.tensors, _DETECTOR), **prefix_names(tensors, _NETWORK)}
+        store.save(path, KIND, config, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], network: Network | None = None) -> Deployment:
+        """Read a deployment back.
+
+        Parameters
+        ----------
+        path : path
+            A file that `save` wrote.
+        network : Network, optional
+            For a torch module that is not offmap's own: a network of the same kind, into whose copy the saved weights
+            go.
+        """
+        return cls.restore(store.load(path, KIND), network)
+
+    @classmethod
+    def restore(cls, stored: store.Stored, network: Network | None = None) -> Deployment:
+        """Build a deployment from what `offmap.store.load` has read."""
+        try:
+            inner = store.Stored("detector", stored.config["detector"], select_prefix(stored.tensors, _DETECTOR))
+            names = stored.config["class_names"]
+            parts = stored.config["network"], select_prefix(stored.tensors, _NETWORK)
+        except KeyError as error:
+            raise StoreError(f"not a whole deployment of this version of offmap ({error!r})") from error
+        made = restore_network(*parts, network)
+        return cls(Detector.restore(inner), made, None if names is None else tuple(names))
 
 
-def refitted(guard: Detector, learned: ClassifierUpdate, known: KnownSplits, tpr: float, by_class: bool) -> Detector:
-    """A guard of the same kind, with the parameters that were chosen, fitted and calibrated anew."""
-    from offmap.detection import detector
+def check_names(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return class names as a tuple of text, after checking that all are different.
 
-    made = detector(guard.chosen)
-    made.fit(learned.activations(known.train, made.requirements))
-    return made.calibrate(learned.activations(known.calibration, made.requirements), tpr=tpr, by_class=by_class)
-
-
-def with_features_of(network: Network, known: KnownSplits) -> KnownSplits:
-    """The same labelled inputs, read by another network."""
-
-    def features(part: LabeledInputs) -> Array:
-        return np.asarray(network.extract(part.inputs, progress=False).features)
-
-    return known.read_by(features)
+    Examples
+    --------
+    >>> check_names(["ant", "bee"])
+    ('ant', 'bee')
+    """
+    if names is None:
+        return None
+    found = tuple(map(str, names))
+    if len(set(found)) != len(found):
+        raise InputError("class names: two classes have the same name; give each its own")
+    return found

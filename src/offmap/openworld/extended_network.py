@@ -56,11 +56,6 @@ class ClassifierUpdate:
         """Which of the three it is."""
         return "network" if self.network is not None else "model" if self.model is not None else "head"
 
-    @property
-    def keeps_features(self) -> bool:
-        """Whether features mean the same as before."""
-        return self.kind == "head"
-
     def activations(self, part: LabeledInputs, requirements: Requirements | None = None) -> Activations:
         """What is said about some inputs: features, logits over all classes, labels where all have one."""
         labels = part.labels if (part.labels >= 0).all() else None
@@ -144,26 +139,46 @@ class ExtendedNetwork(Network):
 
     Parameters
     ----------
-    learned
+    update
         A head or a model over the network's features, or over the inputs.
     network
-        The network as it was before; `None` when `learned` reads the inputs themselves.
+        The network as it was before; `None` when `update` reads the inputs themselves.
     """
 
-    def __init__(self, learned: ClassifierUpdate, network: Network | None) -> None:
-        self._learned, self.base = learned, network
+    def __init__(self, update: ClassifierUpdate, network: Network | None) -> None:
+        self.update, self.base = update, network
         self.layer, self.ensemble = None, ()
         self._path, self._loaded = None, None
         if network is not None and hasattr(network, "model"):
             self.model = network.model
 
     def __repr__(self) -> str:
-        return f"{self.base!r} with {len(self._learned.class_names)} classes"
+        return f"{self.base!r} with {len(self.update.class_names)} classes"
 
     @property
     def head(self) -> Head | None:
         """The head over all classes."""
-        return self._learned.head if self._learned.model is None else _head_of(self._learned.model)
+        return self.update.head if self.update.model is None else _head_of(self.update.model)
+
+    def merge(self, example: Any = None) -> Network:
+        """Return one torch network with the new head in place of the old one, such as to export it.
+
+        Parameters
+        ----------
+        example : array, optional
+            A few inputs, where the network below was not run yet: its last layer is found by running it.
+        """
+        head, base = self.update.head, self.base
+        if head is None or base is None or not hasattr(base, "model"):
+            raise InputError(f"{self}: only a head over a torch network becomes one network; learn with 'finetune'")
+        if base.backend.tap is None:
+            if example is None:
+                raise InputError(f"{self}: it was not run yet; give an example of its inputs")
+            base(example)
+        module, name = copy.deepcopy(base.model), head_name(base)
+        parent, _, own = name.rpartition(".")
+        setattr(module.get_submodule(parent), own, linear_module(head))
+        return Network(module, base.layer)
 
     def fingerprint(self) -> str:
         """Not to be told: what is extracted through it is not written to folders."""
@@ -182,7 +197,7 @@ class ExtendedNetwork(Network):
 
     def _read(self, rows: Array, acts: Activations | None) -> Activations:
         features = np.zeros((len(rows), 1), np.float32) if acts is None else acts.features
-        return self._learned.activations(LabeledInputs.of(features, None, rows))
+        return self.update.activations(LabeledInputs.of(features, None, rows))
 
 
 def grown(network: Network, n_classes: int, rows: Sequence[Array] = (), name: str | None = None) -> nn.Module:
@@ -229,6 +244,24 @@ def grown(network: Network, n_classes: int, rows: Sequence[Array] = (), name: st
     parent, _, own = name.rpartition(".")
     setattr(module.get_submodule(parent), own, new)
     return module
+
+
+def linear_module(head: Head) -> nn.Linear:
+    """Return a head as a torch layer.
+
+    Examples
+    --------
+    >>> linear_module(Head(np.eye(2, 3)))
+    Linear(in_features=3, out_features=2, bias=True)
+    """
+    import torch
+    from torch import nn
+
+    layer = nn.Linear(head.weight.shape[1], head.weight.shape[0])
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(np.asarray(head.weight, np.float32)))
+        layer.bias.copy_(torch.from_numpy(np.asarray(head.bias, np.float32)))
+    return layer.requires_grad_(False)
 
 
 def head_name(network: Network) -> str:

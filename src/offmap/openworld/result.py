@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from offmap.discovery import Discovery
-from offmap.openworld.deployment import Deployment
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
+from offmap.openworld.state import LearningState
 from offmap.report import Page
 
 
@@ -46,7 +46,7 @@ class Evaluation:
         }
 
 
-def evaluate(state: Deployment, known: KnownSplits, n_old: int) -> Evaluation:
+def evaluate(state: LearningState, known: KnownSplits, n_old: int) -> Evaluation:
     """Accuracy and acceptance on the held-out inputs of `known`, whose first `n_old` classes are the old ones."""
     part = known.held_out
     right = state.learned.predict(part) == part.labels
@@ -89,8 +89,8 @@ class Round:
 
     accepted: bool
     reason: str
-    old: Deployment
-    new: Deployment
+    old: LearningState
+    new: LearningState
     before: Evaluation
     after: Evaluation
     n_old: int
@@ -99,7 +99,7 @@ class Round:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def state(self) -> Deployment:
+    def state(self) -> LearningState:
         """What to go on with: the new state if it was accepted, else the old one."""
         return self.new if self.accepted else self.old
 

@@ -12,10 +12,10 @@ import numpy as np
 from offmap.discovery import Discovery, discover
 from offmap.discovery.pipeline import MethodName
 from offmap.errors import InputError
-from offmap.openworld.deployment import Deployment, refitted, with_features_of
 from offmap.openworld.inputs import Array, LabeledInputs, Space
 from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress, choose
 from offmap.openworld.result import Round, evaluate
+from offmap.openworld.state import LearningState, refitted, with_features_of
 
 MAX_FORGETTING = 0.03
 MIN_SIZE = 20
@@ -32,7 +32,7 @@ def _silent(words: str, share: float) -> None:
 
 
 def propose(
-    state: Deployment,
+    state: LearningState,
     pile: LabeledInputs,
     n_new: int | Literal["auto"] = "auto",
     *,
@@ -81,7 +81,7 @@ def propose(
     return found
 
 
-def pile_labels(found: Discovery, state: Deployment, min_size: int = MIN_SIZE) -> tuple[Array, dict[int, str]]:
+def pile_labels(found: Discovery, state: LearningState, min_size: int = MIN_SIZE) -> tuple[Array, dict[int, str]]:
     """What a proposal says of the pile: a class number per input, -1 for what is not learned, and new classes' names.
 
     Inputs that fall to a known class are false alarms: nobody has said that they are of it, so they are left out.
@@ -100,7 +100,7 @@ def pile_labels(found: Discovery, state: Deployment, min_size: int = MIN_SIZE) -
 
 
 def learn_classes(
-    state: Deployment,
+    state: LearningState,
     pile: LabeledInputs,
     names: Mapping[int, str],
     *,
@@ -161,7 +161,7 @@ def learn_classes(
     calibration = state.guard.calibration
     assert calibration is not None
     guard = refitted(state.guard, learned, known, calibration.tpr, calibration.classes is not None)
-    new = Deployment(guard, learned, known, network)
+    new = LearningState(guard, learned, known, network)
     after = evaluate(new, known, n_old)
     fall = before.known - after.known
     accepted = fall <= max_forgetting + 1e-12
@@ -192,7 +192,7 @@ def learn_classes(
 
 
 def run_round(
-    state: Deployment,
+    state: LearningState,
     pile: LabeledInputs,
     n_new: int | Literal["auto"] = "auto",
     *,

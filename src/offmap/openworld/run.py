@@ -11,10 +11,10 @@ from offmap.activations import Head
 from offmap.detection import Detector, detector
 from offmap.errors import InputError
 from offmap.network import Network
-from offmap.openworld.deployment import Deployment, start
 from offmap.openworld.inputs import Array, KnownSplits, LabeledInputs
 from offmap.openworld.result import Round
 from offmap.openworld.rounds import NothingFoundError, run_round
+from offmap.openworld.state import LearningState, start
 
 EPOCHS = 20
 
@@ -30,7 +30,7 @@ def begin(
     class_names: Sequence[str] | None = None,
     held_out: tuple[Any, Mapping[str, Any]] | None = None,
     seed: int = 0,
-) -> Deployment:
+) -> LearningState:
     """A state to begin rounds with, from labelled data.
 
     Parameters
@@ -120,7 +120,7 @@ def _labelled(labels: Any, network: Network | None, features: Any = None, inputs
     return part[part.labels >= 0]
 
 
-def pile_of(state: Deployment, *, features: Any = None, inputs: Any = None) -> LabeledInputs:
+def pile_of(state: LearningState, *, features: Any = None, inputs: Any = None) -> LabeledInputs:
     """Unlabelled data as a pile: what the guard calls unknown."""
     if features is None and inputs is not None and state.network is None:
         features, inputs = np.asarray(inputs), None
@@ -140,8 +140,8 @@ def cut(stream: Mapping[str, Array], rounds: int) -> list[dict[str, Array]]:
 
 
 def run_rounds(
-    state: Deployment, streams: Iterable[Mapping[str, Array]], **options: Any
-) -> Iterator[tuple[LabeledInputs, Round | None, str, Deployment]]:
+    state: LearningState, streams: Iterable[Mapping[str, Array]], **options: Any
+) -> Iterator[tuple[LabeledInputs, Round | None, str, LearningState]]:
     """One round per stream, each on top of the last one that was accepted.
 
     Yields

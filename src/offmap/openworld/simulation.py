@@ -15,10 +15,10 @@ from offmap.activations import Activations
 from offmap.detection import detector
 from offmap.errors import InputError
 from offmap.network import Network
-from offmap.openworld.deployment import Deployment, start
 from offmap.openworld.inputs import Array, KnownSplits, LabeledInputs
 from offmap.openworld.result import Round
 from offmap.openworld.rounds import NothingFoundError, run_round
+from offmap.openworld.state import LearningState, start
 
 GUARD = "knn(10)"
 EPOCHS = 12
@@ -46,7 +46,7 @@ class Scenario:
         Of everything random.
     """
 
-    state: Deployment
+    state: LearningState
     streams: tuple[LabeledInputs, ...]
     test: LabeledInputs
     class_names: tuple[str, ...]
@@ -120,7 +120,7 @@ class Simulation:
     oracle: float
 
     @property
-    def state(self) -> Deployment:
+    def state(self) -> LearningState:
         """What is in use at the end."""
         for step in reversed(self.steps):
             if step.round is not None:
@@ -227,7 +227,7 @@ def simulate(
         return Simulation(world, before, tuple(steps), oracle(world))
 
 
-def measure(world: Scenario, state: Deployment, rounds: int) -> Measured:
+def measure(world: Scenario, state: LearningState, rounds: int) -> Measured:
     """Test accuracy over the classes met up to a round."""
     from offmap.metrics.clustering import open_world_accuracy
 
@@ -263,7 +263,7 @@ def oracle(world: Scenario) -> float:
     return float((found == world.test.labels).mean())
 
 
-def _try(state: Deployment, pile: LabeledInputs, n_new: Any, options: dict[str, Any]) -> tuple[Round | None, str]:
+def _try(state: LearningState, pile: LabeledInputs, n_new: Any, options: dict[str, Any]) -> tuple[Round | None, str]:
     """A round, or why there was none: a pile without groups is not an error in a stream."""
     hidden = LabeledInputs(pile.features, np.full(len(pile), -1), pile.inputs)
     try:
@@ -273,7 +273,7 @@ def _try(state: Deployment, pile: LabeledInputs, n_new: Any, options: dict[str, 
     return done, done.reason
 
 
-def _read(state: Deployment, part: LabeledInputs) -> LabeledInputs:
+def _read(state: LearningState, part: LabeledInputs) -> LabeledInputs:
     """The same inputs with the features of the network in use."""
     if state.network is None or not len(part):
         return part

@@ -11,7 +11,7 @@ import numpy as np
 from offmap import store
 from offmap.discovery import Discovery
 from offmap.errors import InputError, StoreError
-from offmap.openworld import Deployment, LabeledInputs
+from offmap.openworld import LabeledInputs, LearningState
 from offmap.service.triage.journal import Entry, Journal
 
 MAX_NAME = 80
@@ -128,7 +128,7 @@ class Board:
             "classes": [{"id": int(one), "name": names[int(one)]} for one in self.found.known_ids],
         }
 
-    def chosen(self, pile: LabeledInputs, state: Deployment) -> tuple[LabeledInputs, dict[int, str]]:
+    def chosen(self, pile: LabeledInputs, state: LearningState) -> tuple[LabeledInputs, dict[int, str]]:
         """The pile with classes to learn: named groups as new ones, and what was called known; the others are -1."""
         labels = self.labels()
         out = np.full(len(labels), -1, np.int64)

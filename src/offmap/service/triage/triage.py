@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from offmap.errors import InputError, OffmapError
-from offmap.openworld import Deployment, learn_classes, propose, start
+from offmap.openworld import LearningState, learn_classes, propose, start
 from offmap.openworld.learners import LEARNERS
 from offmap.openworld.rounds import MAX_FORGETTING
 from offmap.service.request_errors import RequestError, one_sentence
@@ -81,7 +81,7 @@ class Triage:
         self._base = InService(service.guard, None, clone_network(service.network), service.class_names)
         self._lock = threading.RLock()
         self._board: Board | None = None
-        self._state: tuple[int, Deployment] | None = None
+        self._state: tuple[int, LearningState] | None = None
         self._job: Job | None = None
         self._expected = self._base_version
         self.notice: str | None = None
@@ -263,7 +263,7 @@ class Triage:
     def _folder(self, number: int) -> Any:
         return self.service.store_dir / "proposals" / str(number)
 
-    def _loop_state(self) -> Deployment:
+    def _loop_state(self) -> LearningState:
         """The state of the loop for what is in service, with a network of its own."""
         current = self.journal.current
         if self._state is None or self._state[0] != current:

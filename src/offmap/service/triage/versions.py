@@ -12,8 +12,8 @@ from offmap import store
 from offmap.detection import Detector
 from offmap.errors import StoreError
 from offmap.network import Network
-from offmap.openworld import ClassifierUpdate, Deployment, KnownSplits, LabeledInputs, Round
-from offmap.openworld.deployment import with_features_of
+from offmap.openworld import ClassifierUpdate, KnownSplits, LabeledInputs, LearningState, Round
+from offmap.openworld.state import with_features_of
 from offmap.service.triage.journal import Journal, Version
 
 FOLDER = "versions"
@@ -88,7 +88,7 @@ def load_version(store_dir: Path, journal: Journal, number: int, base: InService
     return current
 
 
-def load_state(store_dir: Path, journal: Journal, number: int, first: Deployment) -> Deployment:
+def load_state(store_dir: Path, journal: Journal, number: int, first: LearningState) -> LearningState:
     """The state of the loop at a version; `first` is the one that the service was started with."""
     state = first
     for version in chain(journal, number):
@@ -99,5 +99,5 @@ def load_state(store_dir: Path, journal: Journal, number: int, first: Deployment
         known: KnownSplits = state.known.joined(pile, tuple(stored.config["class_names"]), stored.config["seed"])
         if learned.network is not None:
             known = with_features_of(learned.network, known)
-        state = Deployment(offmap.load(folder / "guard.offmap"), learned, known, learned.network or state.network)
+        state = LearningState(offmap.load(folder / "guard.offmap"), learned, known, learned.network or state.network)
     return state

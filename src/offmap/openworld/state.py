@@ -1,0 +1,118 @@
+"""What is in use between two rounds: a guard, what it stands on, and the labelled inputs it is kept honest with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offmap.detection import Detector, Verdicts
+from offmap.errors import InputError
+from offmap.network import Network
+from offmap.openworld.deployment import Deployment
+from offmap.openworld.extended_network import ClassifierUpdate
+from offmap.openworld.inputs import Array, KnownSplits, LabeledInputs
+from offmap.openworld.learners import class_means_head
+
+
+@dataclass(frozen=True)
+class LearningState:
+    """A guard in use.
+
+    Parameters
+    ----------
+    guard
+        Fitted and calibrated on `learned.activations`.
+    learned
+        From inputs to activations over all classes.
+    known
+        Labelled inputs, with features of `network`.
+    network
+        Whose features `known` holds; `None` when there are only features.
+    """
+
+    guard: Detector
+    learned: ClassifierUpdate
+    known: KnownSplits
+    network: Network | None = None
+
+    @property
+    def deployment(self) -> Deployment:
+        """What goes into service."""
+        return Deployment(self.guard, self.learned.deployable(self.network), self.known.class_names)
+
+    def part(self, features: Any = None, inputs: Any = None, labels: Any = None) -> LabeledInputs:
+        """Inputs as a round takes them: the network is run over inputs whose features are not given."""
+        if features is None:
+            if inputs is None or self.network is None:
+                raise InputError("there is no network here to run over inputs; give features")
+            features = self.network.extract(inputs, progress=False).features
+        return LabeledInputs.of(features, labels, inputs)
+
+    def judge(self, part: LabeledInputs) -> Verdicts:
+        """What the guard says of some inputs."""
+        return self.guard(self.learned.activations(part, self.guard.requirements))
+
+    def flagged(self, part: LabeledInputs) -> LabeledInputs:
+        """Those inputs that the guard calls unknown."""
+        return part[~self.judge(part).known]
+
+
+def start(guard: Detector, known: KnownSplits, network: Network | None = None) -> LearningState:
+    """The state before the first round.
+
+    Parameters
+    ----------
+    guard
+        Fitted and calibrated on the network's activations, or not fitted at all: then both is done here.
+    known
+        Labelled inputs of the classes it knows.
+    network
+        Whose features `known` holds. Without it, and without a head in the guard, the classes are their means.
+
+    Examples
+    --------
+    >>> import offmap
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.arange(300) % 3
+    >>> known = KnownSplits.split(4 * np.eye(5)[truth] + rng.normal(size=(300, 5)), truth, ("ant", "bee", "cat"))
+    >>> state = start(offmap.detector("knn(5)"), known)
+    >>> float((state.learned.predict(known.held_out) == known.held_out.labels).mean()) > 0.9
+    True
+    """
+    names = known.class_names
+    head = guard.head
+    if network is not None:
+        inputs = known.train.inputs
+        if inputs is not None:
+            network(inputs[:1])
+        head = network.head if inputs is not None else head
+    if head is None:
+        head = class_means_head(known.train.features, known.train.labels, len(names))
+    if head.n_classes != len(names):
+        raise InputError(f"the network knows {head.n_classes} classes, the labelled inputs {len(names)}")
+    learned = ClassifierUpdate(names, head)
+    if not guard.is_fitted:
+        guard = refitted(guard, learned, known, 0.95, by_class=False)
+    elif guard.calibration is None:
+        raise InputError(f"{guard}: it has no threshold; calibrate it first")
+    return LearningState(guard, learned, known, network)
+
+
+def refitted(guard: Detector, learned: ClassifierUpdate, known: KnownSplits, tpr: float, by_class: bool) -> Detector:
+    """A guard of the same kind, with the parameters that were chosen, fitted and calibrated anew."""
+    from offmap.detection import detector
+
+    made = detector(guard.chosen)
+    made.fit(learned.activations(known.train, made.requirements))
+    return made.calibrate(learned.activations(known.calibration, made.requirements), tpr=tpr, by_class=by_class)
+
+
+def with_features_of(network: Network, known: KnownSplits) -> KnownSplits:
+    """The same labelled inputs, read by another network."""
+
+    def features(part: LabeledInputs) -> Array:
+        return np.asarray(network.extract(part.inputs, progress=False).features)
+
+    return known.read_by(features)
