@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 import kept
-from offmap.bench.thesis_figures import planar
 from offmap.data import open_world_split, published_split
 from offmap.data.views import ImageViews
 from offmap.discovery import Space, discover
 from offmap.learning import learn
 from offmap.metrics.clustering import open_world_accuracy
 from scatter import draw
+from thesis.figures import project_to_plane
 
 HERE = Path(__file__).parent
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -102,7 +102,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         note(name, model.predict(images), time.perf_counter() - start)
         if name == "opencon":
             shown["then OpenCon"] = model.transform(images[few])
-    flat = {name: planar(rows) for name, rows in shown.items()}  # by UMAP where umap-learn is installed
+    flat = {name: project_to_plane(rows) for name, rows in shown.items()}  # by UMAP where umap-learn is installed
     panels = {name: (points, [groups[c] for c in truth[few]]) for name, (points, _) in flat.items()}
     draw(
         HERE.parent / "docs" / f"learned-{given.set}.svg",

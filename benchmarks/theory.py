@@ -104,7 +104,7 @@ def neighbours(name: str) -> dict[str, Any]:
 
 def toys(cases: int = 400) -> dict[str, Any]:
     """NSCL's toy theorems over a grid: how often each statement holds."""
-    from offmap.theory import nscl_residual, nscl_threshold, nscl_toy
+    from thesis.toy_graphs import nscl_residual, nscl_threshold, nscl_toy
 
     rng = np.random.default_rng(0)
     held = {"t = 0: 1": 0, "below: r(t)": 0, "above: 0": 0, "harmful: 1": 0, "largest error of r(t)": 0.0}

@@ -105,11 +105,10 @@ def main() -> None:
     from offmap.theory import (
         cap_area,
         esn_reduction,
-        nscl_threshold,
-        nscl_toy,
         simclr_loss,
         simclr_matrix,
     )
+    from thesis.toy_graphs import nscl_threshold, nscl_toy
 
     sigmas = np.linspace(0.1, 1.2, 60)
     chart(

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offmap.data import nscl_toy, sorl_toy
 from offmap.data.views import ImageViews
 from offmap.discovery import KMeans
 from offmap.learning import learn
 from offmap.metrics.clustering import open_world_accuracy
 from scatter import draw, flat
+from thesis.shapes import COLOURS, SHAPES, nscl_toy, sorl_toy
 
 HERE = Path(__file__).parent
 VIEWS = {
@@ -116,8 +116,6 @@ def sorl(seed: int, per_type: int, epochs: int, views: ImageViews) -> tuple[dict
 
 def points(features: npt.NDArray[Any], toy: Any) -> tuple[npt.NDArray[Any], list[str]]:
     """The first two principal components of some pictures of every type, and their types."""
-    from offmap.data.shapes import COLOURS, SHAPES
-
     kinds = [
         f"{list(COLOURS)[colour]} {list(SHAPES)[shape]}"
         for colour, shape in zip(toy.arrays["colour"], toy.arrays["shape"], strict=True)

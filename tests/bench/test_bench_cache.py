@@ -128,22 +128,10 @@ def test_a_trained_network_is_kept_by_data_and_options(tmp_path):
     first = make_network(spec, train, None, tmp_path).net.fingerprint()
     assert make_network(spec, train, None, tmp_path).net.fingerprint() == first
     assert len(list(tmp_path.glob("weights-*"))) == 1
-    other = make_network(NetworkSpec("cnn", "cnn", {"width": 4, "epochs": 1, "norm": "weight"}), train, None, tmp_path)
+    other = make_network(NetworkSpec("cnn", "cnn", {"width": 4, "epochs": 1, "seed": 1}), train, None, tmp_path)
     assert other.net.fingerprint() != first
     make_network(spec, train.part(50), None, tmp_path)
     assert len(list(tmp_path.glob("weights-*"))) == 3
-
-
-def test_supervised_contrastive_training_makes_features_that_tell_digits_apart(tmp_path):
-    suite = load_suite("digits")
-    assert suite.train is not None
-    train, test = load_set(suite.train, None), load_set(suite.test, None)
-    spec = NetworkSpec("cnn", "cnn", {"width": 8, "epochs": 3, "objective": "supcon"})
-    acts = extractor_of(make_network(spec, train, None, tmp_path), tmp_path).plain(test)
-    assert np.mean(acts.predictions == test.samples.labels) > 0.8
-    tapped = NetworkSpec("cnn", "cnn", {**spec.options, "layer": "projection"})
-    assert extractor_of(make_network(tapped, train, None, tmp_path), tmp_path).plain(test).features.shape[1] == 32
-    assert len(list(tmp_path.glob("weights-*"))) == 1, "another tap is not another training"
 
 
 def extractor_of(network: BenchNetwork, folder: Path) -> Extractor:

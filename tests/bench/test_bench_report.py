@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from offmap.bench.ablations import run_thesis, thesis_page
 from offmap.bench.runner import run_suite
 from offmap.bench.suite_page import suite_page
 from offmap.bench.suites import load_suite
-from offmap.bench.sweeps import SWEEPS
-from offmap.detection import detector
 
 
 @pytest.fixture(scope="module")
@@ -47,28 +42,6 @@ def test_a_suites_report_opens_draws_and_sorts(browser, digits_report):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert complaints == []
     context.close()
-
-
-def test_every_declared_sweep_names_detectors():
-    assert len({sweep.name for sweep in SWEEPS}) == len(SWEEPS) >= 18
-    for sweep in SWEEPS:
-        assert re.search(r"\((section|appendix) \w\.\d", sweep.says), "every sweep says where the thesis says it"
-        for point in sweep.points:
-            detector(point.method)
-        assert len({(point.series, point.x, point.network) for point in sweep.points}) == len(sweep.points)
-
-
-@pytest.mark.data
-@pytest.mark.slow
-def test_sweeps_are_measured_and_drawn(data_folder, tmp_path):
-    names = ["react-percentile-CIFAR-10", "dice-subset-CIFAR-10"]
-    found = run_thesis(methods=names, data=data_folder, cache=tmp_path, limit=100, seeds=1, noise=40)
-    assert list(found.sweeps) == names
-    accuracy = {point.x: point.id_accuracy for point in found.sweeps[names[0]]}
-    assert accuracy[10] < accuracy[99], "cutting nearly everything loses the classes"
-    assert [row["p"] for row in found.gaps] == [0, 0.1, 0.3, 0.5, 0.7, 0.9]
-    assert {trial["method"] for trial in found.validation} == {"react(auto)|energy", "dice(auto)|energy", "knn(auto)"}
-    assert thesis_page(found).html().count('class="plot"') >= 2 + 3 + 1 + 8
 
 
 @pytest.mark.data

@@ -162,4 +162,4 @@ def test_the_command_says_what_is_wrong(blobs):
 
 def test_the_list_names_every_suite():
     done = offmap_bench("--list", "--json")
-    assert {"digits", "thesis-detection"} <= json.loads(done.stdout)["suites"].keys()
+    assert {"digits", "cifar10-densenet"} <= json.loads(done.stdout)["suites"].keys()

@@ -72,11 +72,13 @@ def test_activation_pattern_shows_moments_in_the_order_of_known_means():
     np.testing.assert_allclose(plain.data[5].y, unknown.astype(np.float64).mean(0), atol=1e-5)
 
 
-def test_bars_and_heat_put_the_best_on_top():
+def test_heat_puts_the_best_on_top_and_bars_keep_their_groups():
     values = {"b": {"x": 2.0, "y": 4.0}, "a": {"x": 1.0, "y": 1.0}, "c": {"x": 9.0}}
-    bars = plots.comparison_bars(values, metric="FPR95", best="min")
-    assert list(bars.data[0].y) == ["c", "b", "a"]
+    bars = plots.grouped_bars(values, y="FPR95")
+    assert list(bars.data[0].x) == ["b", "a", "c"]
     assert [trace.name for trace in bars.data] == ["x", "y"]
+    assert list(bars.data[1].y) == [4.0, 1.0, None]
+    assert list(plots.comparison_heat(values, metric="FPR95", best="min").data[0].y) == ["c", "b", "a"]
     heat = plots.comparison_heat(values, metric="AUROC", best="max")
     assert list(heat.data[0].y) == ["a", "b", "c"]
     assert np.isnan(heat.data[0].z[2][1])
@@ -89,7 +91,7 @@ def test_bars_and_heat_put_the_best_on_top():
         (lambda: plots.roc_curves({"m": ([1.0], [np.nan])}), "NaN"),
         (lambda: plots.activation_pattern(np.ones((2, 3)), np.ones((2, 4))), "3 units on known"),
         (lambda: plots.activation_pattern(np.ones(3), np.ones((2, 3))), "inputs × units"),
-        (lambda: plots.comparison_bars({}, metric="x", best="min"), "no numbers"),
+        (lambda: plots.comparison_heat({}, metric="x", best="min"), "no numbers"),
         (lambda: plots.comparison_heat({"a": {"s": 1.0}}, metric="x", best="up"), "best='up'"),
     ],
 )

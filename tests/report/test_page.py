@@ -135,7 +135,7 @@ sys.modules["{package}"] = None
 sys.modules["{package}.graph_objects"] = None
 try:
     page = offmap.report.Page("p")
-    figure = offmap.plots.comparison_bars({{"m": {{"s": 1.0}}}}, metric="x", best="max")
+    figure = offmap.plots.grouped_bars({{"m": {{"s": 1.0}}}}, y="x")
     page.figure(figure).html()
 except offmap.errors.DependencyError as error:
     assert "{package}" in str(error) and "offmap[report]" in str(error), error

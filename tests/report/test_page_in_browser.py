@@ -25,7 +25,7 @@ def page_file(tmp_path_factory):
         .figure(plots.score_histogram(known, {"far": far}, 1.2), "Scores.")
         .figure(plots.roc_curves({"m": (known, far)}), "ROC.")
         .figure(plots.activation_pattern(rng.random((50, 64)), rng.exponential(1, (50, 64))), "Pattern.")
-        .figure(plots.comparison_bars({"a": {"s": 1.0}, "b": {"s": 2.0}}, metric="FPR95", best="min"))
+        .figure(plots.grouped_bars({"a": {"s": 1.0}, "b": {"s": 2.0}}, y="FPR95"))
         .figure(plots.comparison_heat({"a": {"s": 1.0}, "b": {"s": 2.0}}, metric="FPR95", best="min"))
         .section("Pictures")
         .gallery([rng.integers(0, 256, (8, 8), dtype=np.uint8)] * 3, ["one", "two", "three"])

@@ -106,13 +106,8 @@ def test_the_page_renders_with_its_figures(tmp_path):
 def test_plots_take_plain_values():
     pytest.importorskip("plotly")
     from offmap.plots import theory as plots
-    from offmap.theory import nscl_toy
 
-    bonds = np.linspace(0, 0.3, 31)
-    curve = [nscl_toy(0.3, 0.25, t).residual for t in bonds]
-    figure = plots.residual_curve(bonds, {"τ_s = 0.3": curve}, [0.0791])
-    np.testing.assert_allclose(figure.data[0].y, curve)
-    assert len(plots.forecast_scatter([1.0], [2.0]).data) == 1
+    np.testing.assert_allclose(plots.spectrum([1.0, 0.9, 0.2], gap=2).data[0].y, [1.0, 0.9, 0.2])
     assert len(plots.log_densities([1.0, 2.0]).data) == 1
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from offmap.bench.suites import built_in, load_suite
 
-THESIS = "thesis-detection"
 Told = Callable[[str], None]
 
 
@@ -20,32 +19,26 @@ def available() -> dict[str, str]:
     >>> sorted(available())[:2]
     ['cifar10-densenet', 'cifar100-densenet']
     """
-    from offmap.bench.ablations import ABOUT
-
-    return {name: load_suite(name).about for name in built_in()} | {THESIS: ABOUT}
+    return {name: load_suite(name).about for name in built_in()}
 
 
 def run_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any], str]:
     """Run a suite, write ``results.json`` and ``report.html``; what to print as JSON, and in words."""
     out.mkdir(parents=True, exist_ok=True)
-    if suite == THESIS:
-        from offmap.bench.ablations import run_thesis, write_thesis
+    from offmap.bench.runner import run_suite
+    from offmap.bench.suite_page import suite_page
 
-        found = run_thesis(**options)
-        report = write_thesis(found, out)
-        words = str(found)
-        result = {"suite": suite, "sweeps": len(found.sweeps)}
-    else:
-        from offmap.bench.runner import run_suite
-        from offmap.bench.suite_page import suite_page
-
-        done = run_suite(load_suite(suite), **options)
-        done.to_json(out / "results.json")
-        report = suite_page(done).write(out / "report.html")
-        words = str(done)
-        result = {"suite": done.suite, "rows": len(done.rows), "skipped": list(done.skipped)}
-    result |= {"results": str(out / "results.json"), "report": str(report)}
-    return result, f"{words}\n\nThe report is {report}"
+    found = run_suite(load_suite(suite), **options)
+    found.to_json(out / "results.json")
+    report = suite_page(found).write(out / "report.html")
+    result = {
+        "suite": found.suite,
+        "rows": len(found.rows),
+        "skipped": list(found.skipped),
+        "results": str(out / "results.json"),
+        "report": str(report),
+    }
+    return result, f"{found}\n\nThe report is {report}"
 
 
 def shown_downloads() -> tuple[dict[str, Any], str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from offmap.bench.sets import LoadedSet, located
 from offmap.bench.suites import NetworkSpec
-from offmap.data import Batches, batches
+from offmap.data import Batches, Samples, batches, scaled
 from offmap.errors import DependencyError, InputError
 
 if TYPE_CHECKING:
@@ -110,36 +110,22 @@ def _onnx(options: dict[str, Any], train: LoadedSet | None, data: Path | None, k
 
 
 def _cnn(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
-    """A small convolutional network trained here: `norm`, `width`, `epochs`, `objective`, `layer`, `seed`."""
-    from offmap.bench.trained import ContrastiveCNN, normed_cnn, train_supcon
-    from offmap.data import scaled
+    """A small convolutional network trained here by cross-entropy: `width`, `epochs`, `layer`, `seed`."""
     from offmap.models.classify import train_classifier
+    from offmap.models.cnn import CNN
     from offmap.network import Network
 
-    samples, labels = _labelled(train, "cnn")
-    assert train is not None
-    inputs = samples.inputs
     rest = dict(options)
-    layer, objective = rest.pop("layer", None), rest.pop("objective", "ce")
+    layer, scale = rest.pop("layer", None), rest.pop("scale", (0.0, 1.0))
     epochs, seed = int(rest.pop("epochs", 3)), int(rest.pop("seed", 0))
-    mean, std = rest.pop("scale", (0.0, 1.0))
-    shape: dict[str, Any] = {
-        "n_classes": int(labels.max()) + 1,
-        "channels": inputs.shape[-1] if inputs.dtype == np.uint8 else 1,
-    }
-    if objective not in ("ce", "supcon"):
-        raise InputError(f"objective = {objective!r}: 'ce' (cross-entropy) or 'supcon'")
-    model = (ContrastiveCNN if objective == "supcon" else normed_cnn)(**shape, seed=seed, **rest)
+    pictures = Pictures(*labelled(train, "cnn"), scale)
+    model = CNN(pictures.n_classes, channels=pictures.channels, seed=seed, **rest)
 
     def learn() -> None:
-        ready = scaled(inputs, mean, std) if inputs.dtype == np.uint8 else inputs
-        if isinstance(model, ContrastiveCNN):
-            train_supcon(model, ready, labels, epochs=epochs, seed=seed)
-        else:
-            train_classifier(model, ready, labels, epochs=epochs, batch_size=128, seed=seed)
+        train_classifier(model, pictures.scaled(), pictures.labels, epochs=epochs, batch_size=128, seed=seed)
 
     made_of = {name: value for name, value in options.items() if name != "layer"}
-    _once(model, learn, {"kind": "cnn", **made_of, "data": train.digest}, kept)
+    train_once(model, learn, {"kind": "cnn", **made_of}, train, kept)
     return Network(model.eval(), layer), None
 
 
@@ -148,8 +134,7 @@ def _linear(options: dict[str, Any], train: LoadedSet | None, data: Path | None,
     import torch
     from torch import nn
 
-    samples, labels = _labelled(train, "linear")
-    assert train is not None
+    samples, labels = labelled(train, "linear")
     features = samples.features
     model = nn.Linear(features.shape[1], int(labels.max()) + 1)
 
@@ -161,7 +146,7 @@ def _linear(options: dict[str, Any], train: LoadedSet | None, data: Path | None,
             model.weight.copy_(torch.from_numpy(found.coef_))
             model.bias.copy_(torch.from_numpy(found.intercept_))
 
-    _once(model, learn, {"kind": "linear", **options, "data": train.digest}, kept)
+    train_once(model, learn, {"kind": "linear", **options}, train, kept)
     return _network(model), None
 
 
@@ -196,19 +181,62 @@ def _network(model: nn.Module) -> Network:
     return Network(model.eval())
 
 
-def _labelled(train: LoadedSet | None, kind: str) -> tuple[Any, Any]:
+@dataclass(frozen=True)
+class Pictures:
+    """Labelled pictures that a small network learns from; `scale` are mean and deviation for ``uint8`` ones."""
+
+    samples: Samples
+    labels: Any
+    scale: tuple[Any, Any] = (0.0, 1.0)
+
+    @property
+    def n_classes(self) -> int:
+        """One more than the largest label."""
+        return int(self.labels.max()) + 1
+
+    @property
+    def channels(self) -> int:
+        """Channels of a picture; arrays of floats are grey."""
+        inputs = self.samples.inputs
+        return int(inputs.shape[-1]) if inputs.dtype == np.uint8 else 1
+
+    def scaled(self) -> Any:
+        """The pictures as the network takes them."""
+        inputs = self.samples.inputs
+        return scaled(inputs, *self.scale) if inputs.dtype == np.uint8 else inputs
+
+
+def labelled(train: LoadedSet | None, kind: str) -> tuple[Samples, Any]:
+    """Return the training samples and their labels, or say that a suite with such a network must declare them."""
     if train is None or train.samples.labels is None:
         raise InputError(f"a network of kind {kind!r} is trained here: declare [train], a set with labels")
     return train.samples, train.samples.labels
 
 
-def _once(model: nn.Module, learn: Callable[[], None], made_of: Mapping[str, Any], kept: Path) -> None:
-    """Train a model, or load what the same options and data gave before."""
+def train_once(
+    model: nn.Module, learn: Callable[[], None], made_of: Mapping[str, Any], train: LoadedSet | None, kept: Path
+) -> None:
+    """Train a model, or load the weights that the same options and data gave before.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place.
+    learn : callable
+        Trains it.
+    made_of : mapping
+        The options that the weights depend on.
+    train : LoadedSet
+        The data that they depend on.
+    kept : Path
+        Folder of weights, named by a checksum of options and data.
+    """
     from safetensors.torch import load_file, save
 
     from offmap.store import write_atomically
 
-    key = hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    content = {**made_of, "data": None if train is None else train.digest}
+    key = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
     file = kept / f"weights-{key}.safetensors"
     if file.is_file():
         model.load_state_dict(load_file(file))

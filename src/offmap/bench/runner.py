@@ -13,7 +13,7 @@ import numpy as np
 
 from offmap.activations import Activations
 from offmap.bench.cache import Extractor, default_cache, held_out
-from offmap.bench.networks import make_network
+from offmap.bench.networks import BenchNetwork, make_network
 from offmap.bench.results import METRICS, Array, Row, SuiteResult
 from offmap.bench.sets import LoadedSet, load_set
 from offmap.bench.suites import ALL, NetworkSpec, Protocol, Suite
@@ -157,7 +157,7 @@ def _measure_network(
     on_step: Callable[[str], None],
     result: SuiteResult,
 ) -> None:
-    bench = prepared(suite, spec, data, kept, fresh, on_step, result.skipped)
+    bench = prepare(suite, spec, data, kept, fresh, on_step, result.skipped)
     name = spec.name
     test = bench.acts["id"]
     accuracy = None if test.labels is None else 100 * float(np.mean(test.predictions == test.labels))
@@ -186,7 +186,7 @@ def _measure_network(
     result.notes.setdefault("activations", {})[name] = bench.extractor.log
 
 
-def prepared(
+def prepare(
     suite: Suite,
     spec: NetworkSpec,
     data: Path | None,
@@ -194,12 +194,13 @@ def prepared(
     fresh: bool = False,
     on_step: Callable[[str], None] = lambda words: None,
     skipped: dict[str, str] | None = None,
+    make: Callable[[NetworkSpec, LoadedSet | None, Path | None, Path], BenchNetwork] = make_network,
 ) -> Bench:
-    """Load the sets and the network of a suite and run it over each set once."""
+    """Load the sets and the network of a suite and run it over each set once; `make` builds the network."""
     protocol = suite.protocol
     train = None if suite.train is None else load_set(suite.train, data)  # whole: a limit is for measuring
     on_step(f"preparing {spec.name}")
-    network = make_network(spec, train, data, kept)
+    network = make(spec, train, data, kept)
     extractor = Extractor(network, kept, protocol.batch_size, fresh, on_step)
     tests = {"id": load_set(suite.test, data).part(protocol.limit)}
     for ood in suite.ood:

@@ -10,7 +10,7 @@ import numpy as np
 from offmap.bench.results import Array, Row, SuiteResult
 from offmap.bench.sets import LoadedSet
 from offmap.metrics.detection import threshold_at_tpr
-from offmap.plots import activation_pattern, comparison_heat, roc_curves, score_histogram
+from offmap.plots import activation_pattern, comparison_heat, paired_dots, roc_curves, score_histogram
 from offmap.report import Page, versions
 
 CURVES = 6
@@ -124,8 +124,6 @@ def _against_thesis(page: Page, result: SuiteResult, network: str) -> None:
     rows = [row for row in result.of(network) if row.thesis is not None]
     if not rows:
         return
-    from offmap.plots.ablations import paired_dots
-
     pairs = {f"{row.method}, {row.ood}": (row.fpr95, float((row.thesis or {})["fpr95"])) for row in rows}
     page.section(f"Beside the thesis, {network}").figure(
         paired_dots(pairs, names=("here", "thesis"), x="FPR95"),

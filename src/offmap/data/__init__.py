@@ -6,7 +6,6 @@ from offmap.data.images import ImageFolder, image_folder, scaled, tiles
 from offmap.data.mixing import MixedBatches
 from offmap.data.readers import read, read_activations
 from offmap.data.samples import Samples
-from offmap.data.shapes import nscl_toy, shapes, sorl_toy
 from offmap.data.source import Batches, batches
 from offmap.data.splits import OpenWorldSplit, open_world_split, published_split
 from offmap.data.tables import write_table
@@ -23,7 +22,6 @@ __all__ = [
     "digits",
     "encoded_texts",
     "image_folder",
-    "nscl_toy",
     "open_world_split",
     "published_split",
     "read",
@@ -31,8 +29,6 @@ __all__ = [
     "read_head",
     "read_texts",
     "scaled",
-    "shapes",
-    "sorl_toy",
     "tiles",
     "write_table",
 ]

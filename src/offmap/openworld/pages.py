@@ -9,7 +9,7 @@ import numpy as np
 from offmap.openworld.inputs import Array
 from offmap.openworld.result import Round
 from offmap.openworld.simulation import Simulation
-from offmap.plots.ablations import grouped_bars
+from offmap.plots import grouped_bars
 from offmap.report import Page, versions
 
 

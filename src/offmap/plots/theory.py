@@ -157,43 +157,6 @@ def spectrum(values: npt.ArrayLike, gap: int | None = None) -> Any:
     return styled(figure, x="number", y="eigenvalue")
 
 
-def residual_curve(t: npt.ArrayLike, residuals: Mapping[str, npt.ArrayLike], thresholds: Sequence[float] = ()) -> Any:
-    """The residual against the bond t between labelled and novel class (thesis, section 6.4.2, theorem 6.4), one curve
-    per name.
-
-    Examples
-    --------
-    >>> len(residual_curve([0.0, 0.1], {"τ_s = 0.3": [1.0, 0.0]}, [0.08]).data)
-    1
-    """
-    go = graph_objects()
-    figure = go.Figure()
-    for i, (name, values) in enumerate(residuals.items()):
-        line = {"color": PALETTE[i % len(PALETTE)], "dash": dash(i)}
-        figure.add_trace(go.Scatter(x=np.asarray(t), y=np.asarray(values), name=name, mode="lines", line=line))
-    for i, threshold in enumerate(thresholds):
-        figure.add_vline(x=threshold, line={"color": PALETTE[i % len(PALETTE)], "width": 1, "dash": "dot"})
-    return styled(figure, x="bond t", y="residual R(U*, y)")
-
-
-def forecast_scatter(predicted: npt.ArrayLike, actual: npt.ArrayLike, names: Sequence[str] | None = None) -> Any:
-    """Forecast against outcome, one dot per class or option.
-
-    Examples
-    --------
-    >>> len(forecast_scatter([0.1, 0.2], [0.0, 0.3], ["a", "b"]).data)
-    1
-    """
-    go = graph_objects()
-    figure = go.Figure(
-        go.Scatter(x=np.asarray(predicted), y=np.asarray(actual), mode="markers", text=names, name="option")
-    )
-    grey = {"color": "#7F7F7F", "width": 1}
-    figure.add_hline(y=0, line=grey)
-    figure.add_vline(x=0, line=grey)
-    return styled(figure, x="predicted gain", y="realised gain")
-
-
 def advice_bars(names: Sequence[str], known: npt.ArrayLike, novel: npt.ArrayLike, most: int = 30) -> Any:
     """Predicted gains per option, over known classes and over novel clusters; the first `most` options.
 

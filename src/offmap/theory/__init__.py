@@ -45,7 +45,6 @@ from offmap.theory.residuals import (
     residual_identity,
 )
 from offmap.theory.sparsified import sparsity_profile, variance_reduction, variance_split
-from offmap.theory.toys import nscl_residual, nscl_threshold, nscl_toy, sorl_toy
 
 __all__ = [
     "Advice",
@@ -81,9 +80,6 @@ __all__ = [
     "measure_gradient",
     "neighbour_report",
     "normality_by_class",
-    "nscl_residual",
-    "nscl_threshold",
-    "nscl_toy",
     "optimal_prototypes",
     "perturbation_report",
     "reduction_surface",
@@ -91,7 +87,6 @@ __all__ = [
     "residual_identity",
     "simclr_loss",
     "simclr_matrix",
-    "sorl_toy",
     "sparsity_profile",
     "variance_reduction",
     "variance_split",

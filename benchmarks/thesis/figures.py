@@ -1,38 +1,35 @@
-"""The plots of `offmap bench thesis-detection`: one per sweep, and the figures that the thesis itself shows."""
+"""The plots of `benchmarks/thesis_detection.py`: one per sweep, and the figures that the thesis itself shows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from offmap.bench.runner import Bench
 from offmap.detection import detector
 from offmap.metrics.detection import threshold_at_tpr
-from offmap.plots import activation_pattern
-from offmap.plots.ablations import (
+from offmap.plots import activation_pattern, grouped_bars
+from offmap.report import Page
+from thesis.plots import (
     contribution_curves,
     covariance_heat,
     embedding_scatter,
     grid_heat,
-    grouped_bars,
     shaded_densities,
     sweep_lines,
     unit_means,
 )
-from offmap.report import Page
-
-if TYPE_CHECKING:
-    from offmap.bench.ablations import Finding, ThesisResult
-    from offmap.bench.runner import Bench
-    from offmap.bench.sweeps import Sweep
+from thesis.results import Finding, ThesisResult
+from thesis.sweeps import Sweep
 
 SHOWN = 1500  # inputs in a scatter plot, or behind a covariance
 CLASS = 0
 
 
-def sweep_figure(sweep: Sweep, points: Sequence[Finding]) -> Any:
-    """The plot of one sweep."""
+def draw_sweep(sweep: Sweep, points: Sequence[Finding]) -> Any:
+    """Draw one sweep."""
     if sweep.kind == "grid":
         values: dict[str, dict[str, float]] = {}
         for point in points:
@@ -52,7 +49,7 @@ def sweep_figure(sweep: Sweep, points: Sequence[Finding]) -> Any:
 
 
 def add_figures(page: Page, result: ThesisResult) -> None:
-    """Noise validation, the mean gap of DICE, and the figures of the three chapters."""
+    """Add noise validation, the mean gap of DICE and the figures of the three chapters to a report."""
     if result.validation:
         _validation(page, result.validation)
     if result.gaps:
@@ -163,15 +160,15 @@ def _embedding(page: Page, bench: Bench, ood: str) -> None:
     labels = [f"class {label}" for label in (test.labels if test.labels is not None else test.predictions)]
     if len(set(labels)) > 10:
         labels = ["known"] * len(labels)
-    points, name = planar(features)
+    points, name = project_to_plane(features)
     page.section("Features in the plane").figure(
         embedding_scatter(points, [*labels, *[ood] * len(far)]),
         f"{name} of known test inputs and of {ood} (section 5.3.1, table 5.1).",
     )
 
 
-def planar(features: Any, seed: int = 0) -> tuple[Any, str]:
-    """Features in two dimensions by UMAP, or by t-SNE where umap-learn is not installed; and which it was."""
+def project_to_plane(features: Any, seed: int = 0) -> tuple[Any, str]:
+    """Project features to two dimensions by UMAP, or by t-SNE without umap-learn; return the points and its name."""
     rows = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     try:
         import umap

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from offmap.data.shapes import COLOURS, SHAPES, draw_scenes, nscl_toy, render, shapes, sorl_toy
 from offmap.errors import InputError
+from thesis.shapes import COLOURS, SHAPES, draw_scenes, nscl_toy, render, shapes, sorl_toy
 
 
 def inside(shape, scenes, n, points):

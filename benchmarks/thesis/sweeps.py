@@ -1,6 +1,6 @@
 """The thesis' own questions about detection, each declared as one sweep: which detectors, over which parameter, where.
 
-A sweep is data; `offmap.bench.ablations` measures and draws them all alike.
+A sweep is data; `thesis.ablations` measures and draws them all alike.
 """
 
 from __future__ import annotations

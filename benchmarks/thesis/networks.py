@@ -1,28 +1,71 @@
-"""Small networks that suites train: a CNN of chosen normalisation and objective (thesis, section 3.5.2; section
-5.3).
-"""
+"""Variants of the small CNN: other normalisations and SupCon (thesis, sections 3.5.2 and 5.3)."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+from offmap.bench.networks import BenchNetwork, Pictures, labelled, make_network, train_once
+from offmap.bench.sets import LoadedSet
+from offmap.bench.suites import NetworkSpec
 from offmap.errors import InputError
+from offmap.learning.losses.contrastive import supcon
+from offmap.models.classify import train_classifier
 from offmap.models.cnn import CNN
+from offmap.network import Network
 
 Norm = Literal["batch", "group", "weight"]
 SHIFT = 2  # pixels that a view is moved by, at most
 
 
-def normed_cnn(n_classes: int, channels: int = 1, width: int = 24, norm: Norm = "batch", seed: int = 0) -> CNN:
-    """`offmap.models.cnn.CNN` with batch, group or weight normalisation.
+def make_variant(spec: NetworkSpec, train: LoadedSet | None, data: Path | None, kept: Path) -> BenchNetwork:
+    """Make the network of a suite; one of kind ``cnn`` may name a normalisation and an objective.
+
+    Parameters
+    ----------
+    spec : NetworkSpec
+        Its declaration, with the options ``norm`` and ``objective`` (``"ce"`` or ``"supcon"``).
+    train : LoadedSet or None
+        The pictures it learns from.
+    data : Path or None
+        The folder that relative paths start from.
+    kept : Path
+        Folder of weights trained before.
+    """
+    options = dict(spec.options)
+    if spec.kind != "cnn" or not {"norm", "objective"} & options.keys():
+        return make_network(spec, train, data, kept)
+    mean, std = options.pop("mean", 0.0), options.pop("std", 1.0)
+    made_of = {name: value for name, value in options.items() if name != "layer"} | {"scale": (mean, std)}
+    layer, objective = options.pop("layer", None), options.pop("objective", "ce")
+    epochs, seed = int(options.pop("epochs", 3)), int(options.pop("seed", 0))
+    if objective not in ("ce", "supcon"):
+        raise InputError(f"objective = {objective!r}: 'ce' (cross-entropy) or 'supcon'")
+    pictures = Pictures(*labelled(train, "cnn"), (mean, std))
+    factory = ContrastiveCNN if objective == "supcon" else build_normed_cnn
+    model = factory(pictures.n_classes, channels=pictures.channels, seed=seed, **options)
+
+    def learn() -> None:
+        if isinstance(model, ContrastiveCNN):
+            train_supcon(model, pictures.scaled(), pictures.labels, epochs=epochs, seed=seed)
+        else:
+            train_classifier(model, pictures.scaled(), pictures.labels, epochs=epochs, batch_size=128, seed=seed)
+
+    train_once(model, learn, {"kind": "cnn", **made_of}, train, kept)
+    return BenchNetwork(spec.name, Network(model.eval(), layer), None, mean, std)
+
+
+def build_normed_cnn(n_classes: int, channels: int = 1, width: int = 24, norm: Norm = "batch", seed: int = 0) -> CNN:
+    """Build `offmap.models.cnn.CNN` with batch, group or weight normalisation.
 
     Examples
     --------
-    >>> model = normed_cnn(10, norm="group")
+    >>> model = build_normed_cnn(10, norm="group")
     >>> [type(layer).__name__ for layer in model.features][:3]
     ['Conv2d', 'GroupNorm', 'ReLU']
     """
@@ -63,7 +106,7 @@ class ContrastiveCNN(nn.Module):
         self.head = trunk.head
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits; the projection is computed too, so that it can be tapped."""
+        """Return the logits; the projection is computed too, so that it can be tapped."""
         found = self.features(x)
         self.projection(found)
         logits: Tensor = self.head(found)
@@ -74,10 +117,6 @@ def train_supcon(
     model: ContrastiveCNN, inputs: Any, labels: Any, *, epochs: int, batch_size: int = 256, seed: int = 0
 ) -> None:
     """Train trunk and projection by the supervised contrastive loss, then the linear head by logistic regression."""
-    from sklearn.linear_model import LogisticRegression
-
-    from offmap.learning.losses.contrastive import supcon
-
     x = torch.as_tensor(np.asarray(inputs), dtype=torch.float32)
     y = torch.as_tensor(np.asarray(labels), dtype=torch.long)
     steps = -(-len(x) // batch_size)

@@ -9,53 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
+from offmap.plots.comparisons import SYMBOLS
 from offmap.plots.style import KNOWN, UNKNOWN, colour, dash, faint, graph_objects, styled
 
 Array = npt.NDArray[Any]
 STEPS = 80
-SIGNS = ("circle", "diamond", "square", "triangle-up", "x", "cross")
-
-
-def paired_dots(pairs: Mapping[str, tuple[float, float]], *, names: tuple[str, str], x: str, title: str = "") -> Any:
-    """Two numbers for each line of text, joined by a stroke: ours and theirs, before and after.
-
-    Parameters
-    ----------
-    pairs
-        By label: both numbers.
-    names
-        Of the first and the second number.
-    x
-        What the numbers are.
-    title
-        Written above the figure.
-
-    Examples
-    --------
-    >>> figure = paired_dots({"msp": (47.4, 47.2)}, names=("here", "thesis"), x="FPR95")
-    >>> [trace.name for trace in figure.data if trace.name]
-    ['here', 'thesis']
-    """
-    go = graph_objects()
-    if not pairs:
-        raise InputError("paired_dots: no pairs; give at least one")
-    labels = list(pairs)[::-1]
-    figure = go.Figure()
-    for label in labels:
-        figure.add_trace(
-            go.Scatter(
-                x=list(pairs[label]), y=[label, label], mode="lines", line={"color": "#7F7F7F", "width": 1.5},
-                showlegend=False, hoverinfo="skip",
-            )
-        )  # fmt: skip
-    for i, name in enumerate(names):
-        figure.add_trace(
-            go.Scatter(
-                x=[pairs[label][i] for label in labels], y=labels, name=name, mode="markers",
-                marker={"color": colour(i), "size": 10, "symbol": SIGNS[i]},
-            )
-        )  # fmt: skip
-    return styled(figure, x=x, title=title, height=110 + 24 * len(labels))
 
 
 def sweep_lines(
@@ -89,36 +47,12 @@ def sweep_lines(
             go.Scatter(
                 x=list(points), y=list(points.values()), name=name, mode="lines+markers",
                 line={"color": colour(i), "dash": dash(i), "width": 2},
-                marker={"symbol": SIGNS[i % len(SIGNS)], "size": 8},
+                marker={"symbol": SYMBOLS[i % len(SYMBOLS)], "size": 8},
             )
         )  # fmt: skip
     styled(figure, x=x, y=y, title=title)
     if logarithmic:
         figure.update_xaxes(type="log")
-    return figure
-
-
-def grouped_bars(groups: Mapping[str, Mapping[str, float]], *, y: str, title: str = "") -> Any:
-    """Bars side by side: one group per label, one bar per series.
-
-    Examples
-    --------
-    >>> figure = grouped_bars({"svhn": {"plain": 40.0, "react": 30.0}}, y="FPR95")
-    >>> [trace.name for trace in figure.data]
-    ['plain', 'react']
-    """
-    go = graph_objects()
-    names = list(dict.fromkeys(name for group in groups.values() for name in group))
-    figure = go.Figure()
-    for i, name in enumerate(names):
-        figure.add_trace(
-            go.Bar(
-                x=list(groups), y=[group.get(name) for group in groups.values()], name=name,
-                marker={"color": colour(i), "pattern": {"shape": ["", "/", "x", ".", "-", "\\"][i % 6]}},
-            )
-        )  # fmt: skip
-    styled(figure, y=y, title=title)
-    figure.update_layout(barmode="group")
     return figure
 
 
@@ -317,7 +251,7 @@ def embedding_scatter(points: Array, groups: Sequence[str], *, title: str = "") 
         figure.add_trace(
             go.Scatter(
                 x=flat[chosen, 0].round(3), y=flat[chosen, 1].round(3), name=str(name), mode="markers",
-                marker={"color": colour(i), "symbol": SIGNS[i // 8 % len(SIGNS)], "size": 5, "opacity": 0.7},
+                marker={"color": colour(i), "symbol": SYMBOLS[i // 8 % len(SYMBOLS)], "size": 5, "opacity": 0.7},
             )
         )  # fmt: skip
     return styled(figure, title=title, height=520)
