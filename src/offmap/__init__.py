@@ -24,8 +24,8 @@ _HOMES = {
 }
 _PACKAGES = (
     "activations", "bench", "cli", "data", "deploy", "detection", "discovery", "errors", "extra_passes", "graph",
-    "learning", "metrics", "models", "neighbors", "network", "openworld", "plots", "report", "sampling", "scale",
-    "service", "store", "theory",
+    "learning", "metrics", "models", "neighbors", "network", "openworld", "plots", "registry", "report", "sampling",
+    "scale", "service", "store", "theory",
 )  # fmt: skip
 _KINDS = {
     "detector": "offmap.detection:Detector",

@@ -213,6 +213,21 @@ def test_methods_lists_the_registry(run):
     assert "energy" in run("methods").stdout
 
 
+def test_lists_and_help_name_what_is_registered(run):
+    from offmap.cli.registered import REGISTRIES, registry
+
+    for what in REGISTRIES:
+        rows = json.loads(run("methods", what, "--json").stdout)[what]
+        assert [row["name"] for row in rows] == list(registry(what))
+        assert all(row["about"] for row in rows), what
+    for command, what in (("discover", "discovery"), ("learn", "objectives"), ("loop", "learners")):
+        told = "".join(run(command, "--help").stdout.replace("│", " ").split())
+        assert ",".join(registry(what)) in told, command
+    wrong = run("methods", "nonsense")
+    assert wrong.exit_code == 1
+    assert "there is no such list" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

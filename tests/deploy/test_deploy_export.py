@@ -18,7 +18,8 @@ from deploy_kit import CLASSES, WIDTH, Small, agrees, metadata, run, world
 from torch import nn
 
 import offmap
-from offmap.detection import Score, register, registry
+from offmap.detection import Score, register
+from offmap.detection.registry import METHODS
 from offmap.errors import InputError, NotFittedError, StoreError, VerificationError
 
 OUTPUTS = ["logits", "score", "p_value", "known"]
@@ -277,10 +278,10 @@ def test_weights_in_a_file_beside_it(plain: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def newcomer() -> Any:
     """Methods registered in a test leave with it."""
-    before = dict(registry._registered)
+    before = METHODS.names()
     yield register
-    registry._registered.clear()
-    registry._registered.update(before)
+    for name in set(METHODS) - set(before):
+        METHODS.remove(name)
 
 
 def test_a_graph_that_says_something_else_is_not_written(plain: Path, newcomer: Any, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from detection_checks import CHECKS, Check
 from detection_zoo import World
 
 import offmap
-from offmap.detection import Score, register, registry
-from offmap.detection.registry import example_specs
+from offmap.detection import Score, register
+from offmap.detection.registry import METHODS, example_specs
 from offmap.detection.statistics import Mean
 
 SPECS = [
@@ -158,7 +158,7 @@ def _run_all(kind: type[Score], folder: Path) -> None:
         for check in CHECKS:
             check(made.name, world, folder)
     finally:
-        registry._registered.pop(made.name)
+        METHODS.remove(made.name)
 
 
 def test_a_method_cannot_take_anothers_name_or_an_odd_one() -> None:

@@ -85,7 +85,7 @@ def test_labels_in_many_forms(labels, codes):
         ({"n_classes": 5000}, "can hold at most"),
         ({"labels": np.arange(320) % 2, "n_classes": 3}, "0 of them unlabelled, can hold at most 2"),
         ({"n_classes": 2.5}, "whole number or 'auto'"),
-        ({"method": "magic"}, "the methods are"),
+        ({"method": "magic"}, "there is no discovery method 'magic'; choose one of auto, gcd"),
         ({"labels": [0, 1]}, "one per row"),
         ({"labels": np.full(320, -3)}, "-1 stands for unknown"),
         ({"labels": np.full(320, 0.5)}, "fractions"),

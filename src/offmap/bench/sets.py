@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,13 @@ import numpy.typing as npt
 from offmap.bench.suites import SetSpec
 from offmap.data import Samples, digits, image_folder, read, tiles
 from offmap.errors import InputError
+from offmap.registry import Registry
 
 Array = npt.NDArray[Any]
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's dataset-fashion-mnist puts it
 IDX = {0x08: np.dtype(np.uint8)}
 SIDE = 28
+READERS: Registry[Callable[..., Samples]] = Registry("kind of set", group="offmap.sets")
 
 
 @dataclass(frozen=True)
@@ -158,12 +160,16 @@ def _mosaic(name: str, data: Path | None) -> Path:
     return located(f"images/{name}.webp", data)
 
 
+@READERS.register("tiles")
 def _tiles(name: str, data: Path | None, side: int | None = None, grey: bool = False) -> Samples:
+    """Pictures of one mosaic in the data folder, by its name; `side` resizes them, `grey` keeps one channel."""
     samples = tiles(name, data)
     return samples if side is None and not grey else _reshaped(samples, side, grey)
 
 
+@READERS.register("digits")
 def _digits(part: str, data: Path | None, known: int = 6, seed: int = 0, side: int | None = None) -> Samples:
+    """One part of the digits of scikit-learn: ``train``, ``val``, ``test`` or ``unknown``."""
     split = digits(known, seed)
     if not hasattr(split, part):
         raise InputError(f"digits = {part!r}: 'train', 'val', 'test' or 'unknown'")
@@ -174,6 +180,7 @@ def _digits(part: str, data: Path | None, known: int = 6, seed: int = 0, side: i
     return _reshaped(replace(samples, arrays={**samples.arrays, "inputs": pixels}), side, grey=True)
 
 
+@READERS.register("path")
 def _path(path: str, data: Path | None, side: int | None = None, split: str = "") -> Samples:
     """Any file or folder that offmap reads; `split` picks arrays named ``<split>_…`` of one archive."""
     found = located(path, data)
@@ -193,6 +200,7 @@ def _path(path: str, data: Path | None, side: int | None = None, split: str = ""
     return Samples(kept, classes)
 
 
+@READERS.register("idx")
 def _idx(prefix: str, data: Path | None, fashion: bool = False) -> Samples:
     """Pictures and labels in the IDX format of MNIST, with or without ``.gz``; `prefix` is ``train`` or ``t10k``."""
     folder = FASHION if fashion and FASHION.is_dir() else None
@@ -235,6 +243,7 @@ def read_idx(file: Path) -> Array:
     return body.reshape(shape)
 
 
+@READERS.register("noise")
 def _noise(kind: str, data: Path | None, n: int = 1000, shape: tuple[int, ...] = (32, 32, 3), seed: int = 0) -> Samples:
     """Made-up pictures: ``gaussian`` or ``uniform`` pixels."""
     rng = np.random.default_rng(seed)
@@ -245,6 +254,7 @@ def _noise(kind: str, data: Path | None, n: int = 1000, shape: tuple[int, ...] =
     return Samples({"inputs": values.astype(np.uint8)})
 
 
+@READERS.register("stored_only")
 def _stored_only(name: str, data: Path | None) -> Samples:
     """Features of a network whose inputs are not at hand."""
     with np.load(located(name, data), allow_pickle=False) as arrays:
@@ -262,13 +272,3 @@ def _reshaped(samples: Samples, side: int | None, grey: bool) -> Samples:
         made.append(np.asarray(image))
     inputs = np.stack(made)
     return replace(samples, arrays={**samples.arrays, "inputs": inputs[..., None] if grey else inputs})
-
-
-READERS: Mapping[str, Callable[..., Samples]] = {
-    "tiles": _tiles,
-    "digits": _digits,
-    "path": _path,
-    "idx": _idx,
-    "noise": _noise,
-    "stored_only": _stored_only,
-}

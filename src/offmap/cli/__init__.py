@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from offmap.cli import bench, compare, demo, discover, explain, export, extract, fit, learn, loop, methods, score, serve
+from offmap.cli.registered import RegistryCommand
 from offmap.errors import OffmapError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -72,7 +73,7 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for _name, _command in COMMANDS.items():
-    app.command(_name)(_guarded(_command))
+    app.command(_name, cls=RegistryCommand)(_guarded(_command))
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def discover(
         str, typer.Option(help="The sub-folder, or the class by name, that holds what nobody has labelled.")
     ] = "unknown",
     k: Annotated[str, typer.Option("--k", help="Known and novel classes together, or auto.")] = "auto",
-    method: Annotated[str, typer.Option(help="auto, ss-kmeans, spectral, kmeans, gcd, gmm, vmf or hdbscan.")] = "auto",
+    method: Annotated[str, typer.Option(help="auto, or one of {discovery}.")] = "auto",
     outliers: Annotated[bool, typer.Option("--outliers", help="Flag rows of no class as -1.")] = False,
     lost: Annotated[
         float, typer.Option(help="With --outliers: the share of rows with a class that may be flagged.")
@@ -79,7 +79,7 @@ def discover(
         features,
         own,
         "auto" if k == "auto" else int(k),
-        method,  # type: ignore[arg-type]  # discover refuses other names with a sentence
+        method,
         seed,
         outliers=lost if outliers else False,
         texts=items if isinstance(items, list) else None,

@@ -13,12 +13,7 @@ from offmap.cli.options import Inputs, Json, say, show, with_inputs
 
 @with_inputs
 def learn(
-    objective: Annotated[
-        str,
-        typer.Argument(
-            help="opencon, gcd, sorl, sorl-spectral, nscl, scl, simclr, supcon, orca, uno, autonovel, ce or godin."
-        ),
-    ],
+    objective: Annotated[str, typer.Argument(help="What is minimised: sorl-spectral, or one of {objectives}.")],
     inputs: Inputs,
     data: Annotated[
         Path,

@@ -38,7 +38,7 @@ def loop(
     rounds: Annotated[int, typer.Option(min=1, help="In how many rounds the new classes come; one pile is cut.")] = 1,
     known: Annotated[int, typer.Option(help="With digits: how many are known at first.")] = 6,
     detector: Annotated[str, typer.Option(help="The guard, as text.")] = "knn(10)",
-    learner: Annotated[str, typer.Option(help="auto, prototypes, finetune or opencon.")] = "auto",
+    learner: Annotated[str, typer.Option(help="auto, or one of {learners}.")] = "auto",
     new: Annotated[str, typer.Option("--new", help="How many new classes a round looks for, or auto.")] = "auto",
     max_forgetting: Annotated[
         float, typer.Option(help="By how much accuracy on known classes may fall; a round beyond that is not kept.")

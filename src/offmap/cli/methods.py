@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
+import typer
+
 from offmap.cli.options import Json, show
+from offmap.cli.registered import REGISTRIES, registry, summary
 
 
-def methods(as_json: Json = False) -> None:
-    """List the methods: their text form, what they read, where they come from."""
-    from offmap.detection import Shaper
-    from offmap.detection import methods as registered
+def methods(
+    what: Annotated[str, typer.Argument(help=f"What to list: {', '.join(REGISTRIES)}.")] = "methods",
+    as_json: Json = False,
+) -> None:
+    """List the methods that can be chosen by name: of detection, or discovery, objectives, learners, readers …"""
+    from offmap.errors import InputError
 
+    if what not in REGISTRIES:
+        raise InputError(f"{what!r}: there is no such list; choose one of {', '.join(REGISTRIES)}")
     rows = [
-        {
-            "name": name,
-            "kind": "shaper" if issubclass(kind, Shaper) else "score",
-            "reads": _declared(kind.reads),
-            "fits": _declared(kind.fits),
-            "about": " ".join((kind.__doc__ or "").strip().partition("\n\n")[0].split()),
-            "paper": kind.paper,
-        }
-        for name, kind in registered().items()
+        {"name": name, **(_method(kind) if what == "methods" else {}), "about": summary(kind)}
+        for name, kind in registry(what).items()
     ]
-    width = max(len(str(row["name"])) for row in rows)
-    words = "\n".join(f"{row['name']:{width}}  {row['kind']:6}  {row['about']}" for row in rows)
-    show({"methods": rows}, as_json, words)
+    width = max(len(row["name"]) for row in rows)
+    words = "\n".join(
+        "  ".join([f"{row['name']:{width}}", *([f"{row['kind']:6}"] if "kind" in row else []), row["about"]])
+        for row in rows
+    )
+    show({what: rows}, as_json, words)
+
+
+def _method(kind: Any) -> dict[str, Any]:
+    from offmap.detection import Shaper
+
+    return {
+        "kind": "shaper" if issubclass(kind, Shaper) else "score",
+        "reads": _declared(kind.reads),
+        "fits": _declared(kind.fits),
+        "paper": kind.paper,
+    }
 
 
 def _declared(words: object) -> list[str] | None:
-    """What a method says it reads; nothing where that depends on its parameters."""
+    """Return what a method says it reads; nothing where that depends on its parameters."""
     return list(words) if isinstance(words, tuple) else None

@@ -49,9 +49,7 @@ def serve(
             rich_help_panel=_LEARNING,
         ),
     ] = None,
-    learner: Annotated[
-        str, typer.Option(help="auto, prototypes, finetune or opencon.", rich_help_panel=_LEARNING)
-    ] = "auto",
+    learner: Annotated[str, typer.Option(help="auto, or one of {learners}.", rich_help_panel=_LEARNING)] = "auto",
     max_forgetting: Annotated[
         float,
         typer.Option(

@@ -4,7 +4,7 @@ from offmap.data.arrays import read_head
 from offmap.data.builtin import Split, digits
 from offmap.data.images import ImageFolder, image_folder, scaled, tiles
 from offmap.data.mixing import MixedBatches
-from offmap.data.readers import read, read_activations
+from offmap.data.readers import READERS, read, read_activations
 from offmap.data.samples import Samples
 from offmap.data.source import Batches, batches
 from offmap.data.splits import OpenWorldSplit, open_world_split, published_split
@@ -12,6 +12,7 @@ from offmap.data.tables import write_table
 from offmap.data.texts import encoded_texts, read_texts
 
 __all__ = [
+    "READERS",
     "Batches",
     "ImageFolder",
     "MixedBatches",

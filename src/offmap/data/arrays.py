@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.activations import Head
+from offmap.data.readers import READERS
 from offmap.data.samples import MAX_BYTES, Samples, encoded, within
 from offmap.errors import InputError
 
@@ -26,7 +27,8 @@ SYNONYMS = {
 }
 
 
-def read_npy(path: str | os.PathLike[str]) -> Samples:
+@READERS.register("npy")
+def read_npy(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Samples:
     """One array, mapped into memory: rows of numbers are features, anything with more dimensions is inputs.
 
     Examples
@@ -45,6 +47,7 @@ def read_npy(path: str | os.PathLike[str]) -> Samples:
     return Samples({_kind(array, file): array})
 
 
+@READERS.register("npz")
 def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Samples:
     """Named arrays: ``inputs`` (or images, x), ``features``, ``logits``, ``labels``; others are kept.
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from offmap.activations import META, Activations, Head
-from offmap.data.arrays import read_npy, read_npz
 from offmap.data.images import image_folder
 from offmap.data.samples import MAX_BYTES, Samples
-from offmap.data.tables import read_parquet
 from offmap.errors import InputError
+from offmap.registry import Registry
+
+Reader = Callable[[Path, int], Samples]
+READERS: Registry[Reader] = Registry("reader", package="offmap.data", group="offmap.readers")
 
 
 def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, **images: Any) -> Samples:
-    """Read a data set by what it is: ``.npz``, ``.npy``, ``.parquet``, or a folder of pictures.
+    """Read a data set by what it is: a file that a registered reader takes, or a folder of pictures.
+
+    Readers are registered in `READERS` by the ending of the files that they read: ``npz``, ``npy``, ``parquet`` …
 
     Parameters
     ----------
@@ -39,13 +44,11 @@ def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, **images: 
         return image_folder(source, **images).read(max_bytes)
     if not source.is_file():
         raise InputError(f"{source}: there is no such file or folder")
-    if source.suffix == ".npy":
-        return read_npy(source)
-    if source.suffix == ".npz":
-        return read_npz(source, max_bytes)
-    if source.suffix in (".parquet", ".pq"):
-        return read_parquet(source, max_bytes)
-    raise InputError(f"{source}: .npz, .npy, .parquet or a folder of pictures can be read, not {source.suffix!r}")
+    kind = source.suffix[1:].lower()
+    if kind not in READERS:
+        files = ", ".join(f".{name}" for name in READERS)
+        raise InputError(f"{source}: {files} or a folder of pictures can be read, not {source.suffix!r}")
+    return READERS.get(kind)(source, max_bytes)
 
 
 def read_activations(path: str | os.PathLike[str], head: Head | None = None) -> Activations:

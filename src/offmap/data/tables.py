@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.data.arrays import SYNONYMS, renamed
+from offmap.data.readers import READERS
 from offmap.data.samples import MAX_BYTES, Samples, encoded, within
 from offmap.errors import DependencyError, InputError
 from offmap.store import write_atomically
@@ -20,6 +21,8 @@ from offmap.store import write_atomically
 Array = npt.NDArray[Any]
 
 
+@READERS.register("pq")
+@READERS.register("parquet")
 def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Samples:
     """Columns of lists are features (or what their name says); without any, the numeric columns together are.
 

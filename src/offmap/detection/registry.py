@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeVar, dataclass_transform
 
 from offmap.detection.base import Component, Score
 from offmap.errors import InputError
+from offmap.registry import Registry
 
-_registered: dict[str, type[Component]] = {}
+METHODS: Registry[type[Component]] = Registry("method", package="offmap.detection", group="offmap.methods")
 
 C = TypeVar("C", bound=Component)
 
@@ -34,23 +32,9 @@ def register(method: type[C]) -> type[C]:
     >>> offmap.detector("first_logit")
     first_logit
     """
-    taken = _registered.get(method.name)
-    if taken is not None and (taken.__module__, taken.__qualname__) != (method.__module__, method.__qualname__):
-        raise InputError(
-            f"the name {method.name!r} is taken by {taken.__module__}.{taken.__qualname__}; choose another"
-        )
     if not method.name.isidentifier():
         raise InputError(f"{method.__qualname__}.name = {method.name!r}: a method's name is a plain word")
-    _registered[method.name] = made = dataclass(frozen=True, repr=False)(method)
-    return made
-
-
-@cache
-def _load_own() -> None:
-    """Import every module of this package, so that a new file registers itself."""
-    package = importlib.import_module("offmap.detection")
-    for module in pkgutil.walk_packages(package.__path__, "offmap.detection."):
-        importlib.import_module(module.name)
+    return METHODS.register(method.name)(dataclass(frozen=True, repr=False)(method))
 
 
 def methods() -> dict[str, type[Component]]:
@@ -61,20 +45,12 @@ def methods() -> dict[str, type[Component]]:
     >>> {"energy", "react", "knn"} <= methods().keys()
     True
     """
-    _load_own()
-    return dict(sorted(_registered.items()))
+    return dict(METHODS.items())
 
 
 def method(name: str) -> type[Component]:
     """The method of that name."""
-    found = methods().get(name)
-    if found is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, _registered, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`offmap methods` lists them all"
-        raise InputError(f"there is no method {name!r}; {hint}")
-    return found
+    return METHODS.get(name)
 
 
 def example_specs() -> list[str]:

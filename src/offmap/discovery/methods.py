@@ -16,6 +16,7 @@ import numpy.typing as npt
 from offmap.discovery.assign import Labels, Rows, unit
 from offmap.discovery.kmeans import best_of, class_means, lloyd, plus_plus
 from offmap.discovery.space import group
+from offmap.registry import Registry
 
 DENSITY_WIDTH = 20
 DENSITY_ROWS = 5  # the smallest group that HDBSCAN may find
@@ -38,13 +39,18 @@ class Problem:
 
 
 Method = Callable[[Problem], Labels]
+METHODS: Registry[Method] = Registry(
+    "discovery method", package="offmap.discovery.methods", group="offmap.discovery_methods"
+)
 
 
+@METHODS.register("ss-kmeans")
 def ss_kmeans(problem: Problem) -> Labels:
     """Semi-supervised k-means from the constrained Ward tree; plain k-means from a Ward tree without labels."""
     return group(problem.rows, problem.k, problem.seed, problem.forced, problem.n_known)[0]
 
 
+@METHODS.register("kmeans")
 def kmeans(problem: Problem) -> Labels:
     """Plain k-means, best of three starts; groups are named after known classes afterwards."""
     rng = np.random.default_rng(problem.seed)
@@ -52,6 +58,7 @@ def kmeans(problem: Problem) -> Labels:
     return named(fit.labels, problem)
 
 
+@METHODS.register("gcd")
 def gcd(problem: Problem) -> Labels:
     """Semi-supervised k-means as published (Vaze et al. 2022): k-means++ starts, best of ten."""
     rng = np.random.default_rng(problem.seed)
@@ -68,6 +75,7 @@ def gcd(problem: Problem) -> Labels:
     ).labels
 
 
+@METHODS.register("spectral")
 def spectral(problem: Problem) -> Labels:
     """Eigenvectors of the neighbour graph with labelled classes as cliques, grouped by semi-supervised k-means."""
     from offmap.graph import spectral_features
@@ -79,6 +87,7 @@ def spectral(problem: Problem) -> Labels:
     return group(Rows(features), problem.k, problem.seed, problem.forced, problem.n_known)[0]
 
 
+@METHODS.register("gmm")
 def gmm(problem: Problem) -> Labels:
     """A mixture of Gaussians of one shape (scikit-learn), started from semi-supervised k-means.
 
@@ -106,6 +115,7 @@ def gmm(problem: Problem) -> Labels:
     return _with_labels(model.fit_predict(rows).astype(np.int64), problem)
 
 
+@METHODS.register("vmf")
 def vmf(problem: Problem) -> Labels:
     """A mixture of von Mises–Fisher distributions with one concentration (Banerjee et al. 2005), labels held.
 
@@ -136,6 +146,7 @@ def vmf(problem: Problem) -> Labels:
     return _with_labels(found, problem)
 
 
+@METHODS.register("hdbscan")
 def hdbscan(problem: Problem) -> Labels:
     """HDBSCAN (scikit-learn): finds its own number of groups and leaves outliers out; `k` is not used.
 
@@ -149,17 +160,6 @@ def hdbscan(problem: Problem) -> Labels:
         rows = PCA(DENSITY_WIDTH, svd_solver="randomized", random_state=problem.seed).fit_transform(rows)
     smallest = min(DENSITY_ROWS, len(rows))
     return named(HDBSCAN(min_cluster_size=max(smallest, 2), copy=True).fit_predict(rows).astype(np.int64), problem)
-
-
-METHODS: dict[str, Method] = {
-    "ss-kmeans": ss_kmeans,
-    "kmeans": kmeans,
-    "gcd": gcd,
-    "spectral": spectral,
-    "gmm": gmm,
-    "vmf": vmf,
-    "hdbscan": hdbscan,
-}
 
 
 def named(found: Labels, problem: Problem) -> Labels:

@@ -16,6 +16,7 @@ from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld.extended_network import ClassifierUpdate, grown
 from offmap.openworld.inputs import Array, LabeledInputs
+from offmap.registry import Registry
 
 Progress = Callable[[str, float], None]
 EPOCHS = 12
@@ -56,6 +57,9 @@ class LearnerInputs:
     settings: dict[str, Any]
 
 
+LEARNERS: Registry[Callable[[LearnerInputs], ClassifierUpdate]] = Registry("learner", group="offmap.learners")
+
+
 def class_means_head(features: Array, labels: Array, n_classes: int) -> Head:
     """The linear rule of classes that share one covariance: w_c = Σ⁻¹μ_c, b_c = −½ μ_cᵀΣ⁻¹μ_c (Fisher 1936).
 
@@ -77,6 +81,7 @@ def class_means_head(features: Array, labels: Array, n_classes: int) -> Head:
     return Head(weight, -0.5 * (weight * means).sum(axis=1))
 
 
+@LEARNERS.register("prototypes")
 def prototypes(material: LearnerInputs) -> ClassifierUpdate:
     """Keep the encoder; every class, old and new, is its mean. Takes no training, works on features alone."""
     _no_more(material.settings, "prototypes")
@@ -85,6 +90,7 @@ def prototypes(material: LearnerInputs) -> ClassifierUpdate:
     return ClassifierUpdate(material.class_names, head)
 
 
+@LEARNERS.register("finetune")
 def finetune(material: LearnerInputs) -> ClassifierUpdate:
     """Train the network further on old and new classes together, new rows of its head starting at class means.
 
@@ -110,6 +116,7 @@ def finetune(material: LearnerInputs) -> ClassifierUpdate:
     return ClassifierUpdate(material.class_names, network=Network(module, network.layer))
 
 
+@LEARNERS.register("opencon")
 def opencon(material: LearnerInputs) -> ClassifierUpdate:
     """OpenCon (thesis, chapter 8) on the features: labelled rows, and the whole pile without labels beside them."""
     from offmap.learning import learn
@@ -130,19 +137,11 @@ def opencon(material: LearnerInputs) -> ClassifierUpdate:
     return ClassifierUpdate(material.class_names, model=model, reads_inputs=space == "inputs")
 
 
-LEARNERS: dict[str, Callable[[LearnerInputs], ClassifierUpdate]] = {
-    "prototypes": prototypes,
-    "finetune": finetune,
-    "opencon": opencon,
-}
-
-
 def choose(name: str, network: Network | None, train: LabeledInputs) -> str:
     """The learner's name; ``"auto"`` trains a torch network further when inputs are there, else places class means."""
     if name == "auto":
         return "finetune" if hasattr(network, "model") and train.inputs is not None else "prototypes"
-    if name not in LEARNERS:
-        raise InputError(f"learner={name!r}: choose one of auto, {', '.join(LEARNERS)}")
+    LEARNERS.get(name, also=("auto",))
     return name
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 
 from offmap.discovery import Discovery, discover
-from offmap.discovery.pipeline import MethodName
 from offmap.errors import InputError
 from offmap.openworld.inputs import Array, LabeledInputs, Space
 from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress, choose
@@ -20,7 +19,7 @@ from offmap.openworld.state import LearningState, refitted, with_features_of
 MAX_FORGETTING = 0.03
 MIN_SIZE = 20
 MOST_LABELLED = 5000  # labelled inputs beside which a pile is grouped; more would not move the groups
-METHOD: MethodName = "spectral"  # what "auto" takes as a rule, without the trials that it costs
+METHOD = "spectral"  # what "auto" takes as a rule, without the trials that it costs
 
 
 class NothingFoundError(InputError):
@@ -37,7 +36,7 @@ def propose(
     n_new: int | Literal["auto"] = "auto",
     *,
     space: Space = "auto",
-    method: MethodName = METHOD,
+    method: str = METHOD,
     seed: int = 0,
     texts: Any = None,
 ) -> Discovery:
@@ -142,7 +141,7 @@ def learn_classes(
     known = state.known.joined(pile, all_names, seed)
     before = evaluate(state, known, n_old)
     progress(f"learning {len(names)} new classes", 0.0)
-    learned = LEARNERS[chosen](
+    learned = LEARNERS.get(chosen)(
         LearnerInputs(
             known.train,
             pile[pile.labels < 0],
@@ -197,7 +196,7 @@ def run_round(
     n_new: int | Literal["auto"] = "auto",
     *,
     space: Space = "auto",
-    method: MethodName = METHOD,
+    method: str = METHOD,
     min_size: int = MIN_SIZE,
     seed: int = 0,
     **options: Any,

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from offmap.errors import InputError
-from offmap.learning.objectives import contrastive, heads, opencon
-from offmap.learning.objectives.base import Objective, Task, TrainingProgress, register, registered
+from offmap.learning.objectives.base import OBJECTIVES, Objective, Task, TrainingProgress, register, registered
 
 __all__ = [
+    "OBJECTIVES",
     "Objective",
     "Task",
     "TrainingProgress",
-    "contrastive",
-    "heads",
     "objective",
-    "opencon",
     "register",
     "registered",
 ]
@@ -27,7 +23,4 @@ def objective(name: str) -> type[Objective]:
     >>> objective("opencon").settings["percentile"]
     70.0
     """
-    known = registered()
-    if name not in known:
-        raise InputError(f"objective={name!r}: choose one of {', '.join(known)}, sorl-spectral")
-    return known[name]
+    return OBJECTIVES.get(name, also=("sorl-spectral",))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offmap.errors import InputError
+from offmap.registry import Registry
 
 Parts = dict[str, Tensor]
 
@@ -112,18 +112,16 @@ class Objective(nn.Module):
         return torch.tensor(out / out.sum(), dtype=torch.float32)
 
 
-_registered: dict[str, type[Objective]] = {}
+OBJECTIVES: Registry[type[Objective]] = Registry(
+    "objective", package="offmap.learning.objectives", group="offmap.objectives"
+)
 
 
 def register(kind: type[Objective]) -> type[Objective]:
     """Make an objective known by its name; a decorator, also for your own."""
-    taken = _registered.get(kind.name)
-    if taken is not None and taken.__qualname__ != kind.__qualname__:
-        raise InputError(f"the name {kind.name!r} is taken by {taken.__module__}.{taken.__qualname__}; choose another")
-    _registered[kind.name] = kind
-    return kind
+    return OBJECTIVES.register(kind.name)(kind)
 
 
 def registered() -> dict[str, type[Objective]]:
     """Every objective by name."""
-    return dict(sorted(_registered.items()))
+    return dict(OBJECTIVES.items())

@@ -70,8 +70,8 @@ class Triage:
         learner: str = "auto",
         **settings: Any,
     ) -> None:
-        if learner not in ("auto", *LEARNERS):
-            raise InputError(f"learner={learner!r}: choose one of auto, {', '.join(LEARNERS)}")
+        if learner != "auto":
+            LEARNERS.get(learner, also=("auto",))
         if service.network is None and learner in ("finetune", "opencon"):
             raise InputError(f"learner={learner!r}: it makes new features, so a network is needed; give --model")
         self.service, self.known = service, known

@@ -1,0 +1,49 @@
+"""What is registered, for help texts and for `offmap methods`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from typer.core import TyperCommand
+
+from offmap.registry import Registry
+
+REGISTRIES = {
+    "methods": "offmap.detection.registry:METHODS",
+    "discovery": "offmap.discovery.methods:METHODS",
+    "objectives": "offmap.learning.objectives:OBJECTIVES",
+    "learners": "offmap.openworld.learners:LEARNERS",
+    "readers": "offmap.data.readers:READERS",
+    "sets": "offmap.bench.sets:READERS",
+    "networks": "offmap.bench.networks:KINDS",
+}
+
+
+def registry(name: str) -> Registry[Any]:
+    """Import and return the registry of that name."""
+    module, attribute = REGISTRIES[name].split(":")
+    found: Registry[Any] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def summary(thing: Any) -> str:
+    """Return the first paragraph of a docstring as one line."""
+    return " ".join((thing.__doc__ or "").strip().partition("\n\n")[0].split())
+
+
+class RegistryCommand(TyperCommand):
+    """A command in whose help ``{objectives}``, ``{learners}`` … stand for the names that are registered.
+
+    They are filled in when the help is printed: no other run has to import what registers them.
+    """
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help, with names filled in."""
+        for parameter in self.params:
+            text = getattr(parameter, "help", None) or ""
+            for name in REGISTRIES:
+                if f"{{{name}}}" in text:
+                    text = text.replace(f"{{{name}}}", ", ".join(registry(name)))
+                    parameter.help = text  # type: ignore[attr-defined]  # options and arguments have it
+        super().format_help(ctx, formatter)
