@@ -1,24 +1,22 @@
-"""Fill docs/results.md from the committed results: ``python docs/gen_results.py``.
+"""Fill the tables of docs/results.md from the committed results and check the numbers that its text quotes.
 
-A table stands between ``<!-- table: name -->`` and ``<!-- end -->``, sentences that state measured numbers (made by
-`results_words.py`) between ``<!-- text: name -->`` and ``<!-- end -->``; all else on the page is written by hand.
+A table stands between ``<!-- table: name -->`` and ``<!-- end -->``; all else on the page is written by hand, with the
+sources of its numbers in comments (see `quotes.py`). ``python docs/gen_results.py`` stops when a number is wrong.
 """
 
 from __future__ import annotations
 
 import json
-import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import results_words
 from filled import filled
+from quotes import check_quotes
 
 PAGE = Path(__file__).with_name("results.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
-WIDTH = 125  # letters of a line of text
 
 
 def read(pattern: str) -> list[dict[str, Any]]:
@@ -239,22 +237,59 @@ def table(name: str) -> str:
     return KINDS.get(name, suite_table)(name)
 
 
-def text(name: str) -> str:
-    """The sentences of that name, in lines."""
-    results = results_words.Results(
-        lambda suite: {(row["method"], row["ood"]): row for row in suite_rows(suite)},
-        lambda file: json.loads((RESULTS / file).read_text()),
-        thesis,
-    )
-    made: str = getattr(results_words, name.replace("-", "_"))(results)
-    return "\n\n".join(
-        textwrap.fill(part, WIDTH, break_long_words=False, break_on_hyphens=False) for part in made.split("\n\n")
-    )
+def find(place: Sequence[str]) -> list[float]:
+    """Return the numbers that stand at a place of the committed results.
+
+    Places are ``suite > method > set`` (FPR95 and AUROC), followed by ``thesis`` (as printed), ``error`` (FPR95, its
+    standard error, AUROC), ``fpr95 and error``, ``fpr95`` or ``auroc``; ``suite > method`` (mean FPR95 over the sets);
+    ``sweep > name > series > x`` (mean FPR95), and ``file.json > key > key``, where ``name=value`` picks from a list.
+    Settings of a run and figures printed in the thesis alone are stated: ``setting > 0.002``, ``thesis > 5.10``.
+    """
+    first, *rest = place
+    if first in ("setting", "thesis"):
+        return [float(text) for text in rest]
+    if first == "sweep":
+        name, series, x = rest
+        return [fmean(row["fpr95"] for row in sweep_rows(name) if (row["series"], str(row["x"])) == (series, x))]
+    if first.endswith(".json"):
+        value: Any = json.loads((RESULTS / first).read_text())
+        for key in rest:
+            value = _pick(value, key)
+        return [float(value)]
+    rows = [row for row in suite_rows(first) if row["method"] == rest[0]]
+    if len(rest) == 1:
+        return [fmean(row["fpr95"] for row in rows)]
+    (row,) = [row for row in rows if row["ood"] == rest[1]]
+    what = rest[2] if len(rest) > 2 else ""
+    if what == "error":
+        return [row["fpr95"], row["error"]["fpr95"], row["auroc"]]
+    if what == "fpr95 and error":
+        return [row["fpr95"], row["error"]["fpr95"]]
+    if what in ("fpr95", "auroc"):
+        return [row[what]]
+    of = row["thesis"] if what == "thesis" else row
+    return [of["fpr95"], of["auroc"]]
+
+
+def _pick(value: Any, key: str) -> Any:
+    if isinstance(value, list):
+        name, _, wanted = key.partition("=")
+        return next(row for row in value if row[name] == float(wanted))
+    return value[key]
+
+
+def sweep_rows(name: str) -> list[dict[str, Any]]:
+    """The rows of one sweep."""
+    return [row for row in thesis()["rows"] if row["sweep"] == name]
 
 
 def page() -> str:
-    """The page with its tables and sentences filled in."""
-    return filled(PAGE, {"table": table, "text": text})
+    """The page with its tables filled in; stops with what is wrong when its text quotes a number that is not so."""
+    made = filled(PAGE, {"table": table})
+    faults = check_quotes(made, find)
+    if faults:
+        raise SystemExit("docs/results.md:\n" + "\n".join(faults))
+    return made
 
 
 def _line(cells: list[str]) -> str:

@@ -46,9 +46,9 @@ MUTATIONS = [
     ("theory/residuals.py", "ignorance**2 * (1 - kappa**2)", "ignorance * (1 - kappa**2)", "residuals"),
     ("theory/residuals.py", "/ (w.max() + w.min())", "/ (np.sqrt(w.max()) + np.sqrt(w.min()))", "residuals"),
     ("theory/residuals.py", "(ignorance - inside) ** 2", "ignorance ** 2", "residuals"),
-    ("theory/toys.py", "[tau_1, tau_c, tau_s, tau_0]", "[tau_1, tau_s, tau_c, tau_0]", "residuals"),
-    ("theory/toys.py", "2 * (tau_s - tau_c) ** 2", "(tau_s - tau_c) ** 2", "residuals"),
-    ("theory/toys.py", "2 * tau_s**2 / ((z - tau_c)", "tau_s**2 / ((z - tau_c)", "residuals"),
+    ("../thesis/toy_graphs.py", "[tau_1, tau_c, tau_s, tau_0]", "[tau_1, tau_s, tau_c, tau_0]", "toy_graphs"),
+    ("../thesis/toy_graphs.py", "2 * (tau_s - tau_c) ** 2", "(tau_s - tau_c) ** 2", "toy_graphs"),
+    ("../thesis/toy_graphs.py", "2 * tau_s**2 / ((z - tau_c)", "tau_s**2 / ((z - tau_c)", "toy_graphs"),
     ("metrics/kmeans_measure.py", "(sizes[:, None] * (means", "((means", "perturbation"),
     ("theory/perturbation.py", "pull[k:] = 2 * lead / gaps", "pull[k:] = lead / gaps", "perturbation"),
     ("theory/perturbation.py", "push[k:] = 2 * lead**2 / gaps", "push[k:] = 2 * lead / gaps", "perturbation"),
@@ -78,7 +78,8 @@ settings.load_profile("mutants")
 
 
 def test_file(name: str) -> Path:
-    folder, stem = ("graph", name) if name.startswith("graph") else ("theory", f"theory_{name}")
+    folder = "graph" if name.startswith("graph") else "thesis" if name == "toy_graphs" else "theory"
+    stem = name if folder == "graph" else f"{folder}_{name}"
     return HERE.parent / folder / f"test_{stem}.py"
 
 
@@ -89,6 +90,7 @@ test_file.__test__ = False
 def copy(tmp_path_factory):
     target = tmp_path_factory.mktemp("mutants") / "offmap"
     shutil.copytree(SOURCE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(HERE.parents[1] / "benchmarks" / "thesis", target.parent / "thesis")
     (target.parent / "no_shrinking.py").write_text(NO_SHRINKING)
     return target
 
@@ -113,6 +115,8 @@ def test_a_mistyped_formula_is_noticed(copy, mutation):
                 "no:cacheprovider",
                 "-p",
                 "no_shrinking",
+                "-o",
+                f"pythonpath={copy.parent}",
                 str(test_file(tests)),
             ],
             env={**os.environ, "PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"},
