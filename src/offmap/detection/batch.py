@@ -112,7 +112,7 @@ class ActivationBatch:
         """An extra by name, or an error that names the call that makes it."""
         if name not in self.extras:
             raise MissingError(
-                f"the activations lack {name!r}; make them with net.extract(loader, needs=detector.needs)"
+                f"the activations lack {name!r}; make them with net.extract(loader, requirements=detector.requirements)"
             )
         return self.extras[name]
 
