@@ -32,6 +32,15 @@ SPECS = [
     "scale(85)|react(c=0.1, layer='features.5')|mahalanobis",
     "react(c=0.1)|odin",
     "mahalanobis(epsilon=0.01)",
+    "knn(5) + energy",
+    "0.5*vim(8) + rmds + lts(95)|energy + mahalanobis",
+    "react(90)|(energy + 2*mahalanobis) + react(90)|react(80)|knn(5) + knn(3)",
+    "odin + mc_dropout(n=3) + msp",
+    "scale(85)|react(c=0.1, layer='features.5')|(energy + knn(5)) + scale(85)|energy",
+    "fisher(knn(5) + energy)",
+    "stouffer(0.5*knn(5) + msp + ssd)",
+    "cauchy(knn(5) + energy)",
+    "harmonic(knn(5) + energy)",
 ]
 
 

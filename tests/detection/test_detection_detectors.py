@@ -242,7 +242,7 @@ def test_an_inner_layer_is_fitted_in_two_extractions(world: World) -> None:
 
 def test_missing_extras_name_the_call(world: World) -> None:
     made = offmap.detector("react(90, layer='features.5')|energy")
-    with pytest.raises(MissingError, match=r"net\.extract\(loader, needs=detector\.needs\)"):
+    with pytest.raises(MissingError, match=r"net\.extract\(loader, requirements=detector\.requirements\)"):
         made.fit(world.acts("known"))
 
 

@@ -33,7 +33,7 @@ def both(spec: str, known: offmap.Activations, asked: offmap.Activations) -> tup
     assert guard.fitting is not None
     state = guard.states[-1]
     assert state is not None
-    formula = guard.plan[-1].formula(state)  # type: ignore[attr-defined]  # the last part is a score
+    formula = guard.plan.components[-1].formula(state)  # type: ignore[attr-defined]  # the last part is a score
     block = ActivationBatch.of(asked, guard.fitting.tensor_head("cpu"))
     with torch.no_grad():
         return guard.score(asked), formula(block).double().numpy()

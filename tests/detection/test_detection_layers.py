@@ -169,7 +169,7 @@ def test_a_missing_layer_is_refused_with_an_example_that_works(spec):
 
 def test_missing_layers_name_the_call(model, inputs):
     plain = Network(model).extract(inputs[:5])
-    with pytest.raises(MissingError, match=r"net\.extract\(loader, needs=detector\.needs\)"):
+    with pytest.raises(MissingError, match=r"net\.extract\(loader, requirements=detector\.requirements\)"):
         offmap.detector(GRAM).fit(plain)
 
 

@@ -119,7 +119,7 @@ def test_odin_divides_its_step_by_the_channels_deviations(inputs, labels):
 
 def test_odin_without_its_pass_names_the_call(inputs):
     plain = Network(small_cnn(0)).extract(inputs)
-    with pytest.raises(MissingError, match=r"net\.extract\(loader, needs=detector\.needs\)"):
+    with pytest.raises(MissingError, match=r"net\.extract\(loader, requirements=detector\.requirements\)"):
         offmap.detector("odin").fit(plain).score(plain)
 
 

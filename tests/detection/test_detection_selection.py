@@ -23,7 +23,7 @@ def test_the_best_of_the_grid_is_chosen(spec: str) -> None:
     known, val, outliers = blobs(), blobs(60, seed=1), noise()
     made = offmap.detector(spec).fit(known, val=val, outliers=outliers)
     ranks = []
-    for candidate in candidates(parse(spec), len(known)):
+    for candidate in candidates(parse(spec).components, len(known)):
         single = offmap.detector("|".join(map(repr, candidate))).fit(known)
         inside, outside = single.score(val), single.score(outliers)
         ranks.append((fpr_at_tpr(inside, outside), -auroc(inside, outside), -gap(inside, outside), repr(single)))
@@ -36,12 +36,21 @@ def test_the_best_of_the_grid_is_chosen(spec: str) -> None:
 
 
 def test_grids_are_the_thesis() -> None:
-    percentiles = [c[0].percentile for c in candidates(parse("react(auto)|energy"), 100)]
+    percentiles = [c[0].percentile for c in candidates(parse("react(auto)|energy").components, 100)]
     assert percentiles == [10, 65, 80, 85, 90, 95, 99]
-    assert [c[0].p for c in candidates(parse("dice(auto)|energy"), 100)] == [0.1, 0.3, 0.5, 0.7, 0.9, 0.99]
-    assert [c[0].k for c in candidates(parse("knn(auto)"), 60)] == [1, 10, 20, 50]
-    assert [c[0].k for c in candidates(parse("knn(auto, alpha=0.1)"), 1000)] == [1, 10, 20, 50, 100, 200, 500, 1000]
-    assert len(list(candidates(parse("react(auto)|dice(auto)|energy"), 10))) == 42
+    assert [c[0].p for c in candidates(parse("dice(auto)|energy").components, 100)] == [0.1, 0.3, 0.5, 0.7, 0.9, 0.99]
+    assert [c[0].k for c in candidates(parse("knn(auto)").components, 60)] == [1, 10, 20, 50]
+    assert [c[0].k for c in candidates(parse("knn(auto, alpha=0.1)").components, 1000)] == [
+        1,
+        10,
+        20,
+        50,
+        100,
+        200,
+        500,
+        1000,
+    ]
+    assert len(list(candidates(parse("react(auto)|dice(auto)|energy").components, 10))) == 42
 
 
 def test_auto_is_refused_without_validation() -> None:

@@ -20,7 +20,7 @@ ROWS = hnp.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 12)), 
 
 def shaped(spec: str, features: np.ndarray) -> np.ndarray:
     head = TensorHead(torch.ones(2, features.shape[1]), torch.zeros(2))
-    return parse(spec)[0].shape(ActivationBatch(torch.from_numpy(features), head=head), {}).features.numpy()
+    return parse(spec).components[0].shape(ActivationBatch(torch.from_numpy(features), head=head), {}).features.numpy()
 
 
 def kept_places(row: np.ndarray, percentile: float) -> list[int]:
@@ -63,7 +63,9 @@ def test_lts_scales_the_logits_by_the_square_of_the_ratio() -> None:
 def test_react_cuts(features: np.ndarray, c: float) -> None:
     head = TensorHead(torch.ones(2, features.shape[1]), torch.zeros(2))
     block = ActivationBatch(torch.from_numpy(features), head=head)
-    found = parse(f"react(c={c!r})|energy")[0].shape(block, {"c": torch.tensor(c, dtype=torch.float64)}).features
+    found = (
+        parse(f"react(c={c!r})|energy").components[0].shape(block, {"c": torch.tensor(c, dtype=torch.float64)}).features
+    )
     wanted = [[min(value, np.float32(c)) for value in row] for row in features]
     np.testing.assert_array_equal(found.numpy(), np.array(wanted, dtype=np.float32))
 

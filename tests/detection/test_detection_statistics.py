@@ -202,7 +202,7 @@ def test_rows_do_not_depend_on_the_cut() -> None:
         assert torch.equal(first.companion("label"), whole.companion("label"))
 
 
-@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("begin_second_pass", [False, True])
 @pytest.mark.parametrize(
     "made",
     [Mean(), ClassMoments(), ClassMoments(scatter=False), Quantile((5, 90)), Rows(size=9), Rows(alpha=0.5), Extremes()],

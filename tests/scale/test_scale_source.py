@@ -33,15 +33,25 @@ def test_a_network_runs_over_raw_inputs(tmp_path, monkeypatch):
     np.testing.assert_allclose(found.logits, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", ["react(90)|energy", "react(90)|knn(5)", "knn(5, alpha=0.5)", "dice(0.7)|energy"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "react(90)|energy",
+        "react(90)|knn(5)",
+        "knn(5, alpha=0.5)",
+        "dice(0.7)|energy",
+        "react(90)|energy + 0.5*knn(5)",
+        "fisher(react(90)|react(80)|knn(5) + msp)",
+    ],
+)
 def test_readings_of_shards_give_the_bits_of_one(tmp_path, spec):
     rng = np.random.default_rng(1)
     head = Head(rng.normal(size=(4, 10)))
     known = Activations(np.maximum(rng.normal(size=(400, 10)), 0) + 0.01, head=head, labels=rng.integers(4, size=400))
     shards = [known[:150], known[150:160], known[160:]]
 
-    def read_all(start, requirements, again):
-        return [readings.read(readings.unpack(start), shard, again) for shard in shards]
+    def read_all(start, requirements):
+        return [readings.read(readings.unpack(start), shard) for shard in shards]
 
     whole = readings.fit(spec, read_all)
     whole.save(tmp_path / "shards")

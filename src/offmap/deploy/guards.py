@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from offmap.deploy.drawing import drawn, two_rows
 from offmap.deploy.verdicts import Verdicts
 from offmap.detection import Detector
-from offmap.detection.base import Score, Shaper
 from offmap.detection.batch import ActivationBatch, TensorHead
 from offmap.errors import InputError, NotFittedError
 from offmap.extra_passes import BatchStatistics, Edited, Layer, Members, Passes, Perturbed, Request
@@ -49,23 +48,12 @@ class GuardFormula(nn.Module):
         assert guard.calibration is not None
         self.from_head = from_head
         self.head = None if guard.head is None else TensorHead.of(guard.head)
-        states = [state for state in guard.states if state is not None]
-        self.shapers = [
-            (part, part.prepare(state))
-            for part, state in zip(guard.plan, states, strict=True)
-            if isinstance(part, Shaper)
-        ]
-        score = guard.plan[-1]
-        assert isinstance(score, Score)
-        self.formula = score.formula(states[-1])
+        self.formula = guard.fitted.formula()
         self.verdicts = Verdicts(guard.calibration, n_classes)
 
     def score(self, features: Tensor, logits: Tensor) -> Tensor:
         """The detector's score in float64."""
-        block = ActivationBatch(features, logits, self.head)
-        for shaper, ready in self.shapers:
-            block = shaper.shape(block, ready)
-        return self.formula(block).double()
+        return self.formula(ActivationBatch(features, logits, self.head)).double()
 
     def forward(self, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Score and p-value in float32, and the verdict, which was reached in float64."""
@@ -105,7 +93,7 @@ def check_exportable(guard: Detector) -> None:
     """
     if guard.fitting is None or not guard.is_fitted:
         raise NotFittedError(f"{guard}: not fitted, there is nothing to export yet; call fit() and calibrate() first")
-    for part, state in zip(guard.plan, guard.states, strict=True):
+    for part, state in zip(guard.plan.components, guard.states, strict=True):
         for request in part.requests(state, lambda block: block):
             raise InputError(
                 f"{part} cannot be exported: {_why(request)}; choose a method that reads features and logits, "

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from offmap.detection.calibration import Calibration
-
-
-def count_at_most(sorted_rows: Tensor, firsts: Tensor, scores: Tensor) -> Tensor:
-    """How many of a sorted sequence, cut into rows of equal length, are at most each score.
-
-    Two looks instead of n: which row the score falls in, by the first number of each, then how far along that row.
-
-    Examples
-    --------
-    >>> rows = torch.tensor([[1.0, 2.0], [3.0, torch.inf]])
-    >>> count_at_most(rows, rows[:, 0], torch.tensor([0.5, 2.0, 9.0]))
-    tensor([0, 2, 3])
-    """
-    row = ((firsts <= scores[:, None]).sum(dim=1) - 1).clamp(min=0)
-    return row * sorted_rows.shape[1] + (sorted_rows[row] <= scores[:, None]).sum(dim=1)
+from offmap.detection.formulas import count_at_most, fill_rows
 
 
 class Verdicts(nn.Module):
@@ -52,14 +36,13 @@ class Verdicts(nn.Module):
         self.by_class = calibration.classes is not None
         scores = calibration.scores.astype(np.float64)
         if calibration.classes is None:
-            groups = [scores]
-            width = math.isqrt(len(scores) - 1) + 1
+            groups, width = [scores], None
         else:
             # a class of which no calibration input was seen has no score to compare with: its p-values are 1
             known = max(n_classes, int(calibration.classes.max()) + 1)
             groups = [scores[calibration.classes == label] for label in range(known)]
             width = max(map(len, groups))
-        self.table = torch.from_numpy(np.concatenate([_rows(group, width) for group in groups]))
+        self.table = torch.cat([fill_rows(torch.from_numpy(group), width) for group in groups])
         self.sizes = torch.tensor([len(group) for group in groups])
 
     def forward(self, score: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,11 +55,3 @@ class Verdicts(nn.Module):
         counts = torch.minimum(counts, sizes)  # an infinite score is not above the filling of the last row
         values = (1 + counts).double() / (sizes + 1).double()
         return values, (values > self.alpha) & (score == score)
-
-
-def _rows(scores: np.ndarray, width: int) -> np.ndarray:
-    """Sorted scores as rows of this width, at least one, filled up with infinity."""
-    rows = max(1, -(-len(scores) // width))
-    filled = np.full(rows * width, np.inf)
-    filled[: len(scores)] = scores
-    return filled.reshape(rows, width)

@@ -9,7 +9,7 @@ tests follow from the declaration.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -107,6 +107,14 @@ class Component:
         """From statistics to the tensors that scoring reads."""
         return {}
 
+    def statistics_key(self) -> Hashable:
+        """Say which statistics these are: methods with equal keys that see the same activations share them.
+
+        By default the method itself with its parameters. A family that fits the same statistics, or a method of which
+        only some parameters bear on them, returns what they depend on.
+        """
+        return self
+
     def prepare(self, state: State) -> Any:
         """From those tensors to what scoring uses, once; by default the tensors themselves."""
         return state
@@ -178,10 +186,27 @@ class Score(Component):
         return lambda block: self.score(block, ready)
 
     def fit(self, known: Activations, **options: Any) -> Detector:
-        """A detector of this score alone, fitted."""
+        """Fit a detector of this one score; see `Detector.fit`."""
+        return self._detector().fit(known, **options)
+
+    def __add__(self, other: Any) -> Any:
+        """Add another score or detector: ``KNN(10) + Energy()``."""
+        return self._detector() + other
+
+    def __radd__(self, other: Any) -> Any:
+        """Let ``sum([KNN(10), Energy()])`` begin with 0."""
+        return other + self._detector()
+
+    def __mul__(self, weight: Any) -> Any:
+        """Give it a weight in a sum: ``0.5 * KNN(10) + Energy()``."""
+        return self._detector() * weight
+
+    __rmul__ = __mul__
+
+    def _detector(self) -> Detector:
         from offmap.detection.detectors import Detector
 
-        return Detector((self,)).fit(known, **options)
+        return Detector((self,))
 
 
 @dataclass(frozen=True)
@@ -199,7 +224,7 @@ class Chain:
         if isinstance(other, Score):
             return Detector((*self.shapers, other))
         if isinstance(other, Detector):
-            return Detector((*self.shapers, *other.components))
+            return other.behind(self.shapers)
         return NotImplemented
 
     def __repr__(self) -> str:

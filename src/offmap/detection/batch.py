@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -72,6 +73,16 @@ class ActivationBatch:
             {name: _tensor(acts.extras[name], device, name) for name in extras if name in acts.extras},
         )
 
+    def select(self, rows: Tensor) -> ActivationBatch:
+        """Take some inputs, by a boolean per input."""
+        return replace(
+            self,
+            given_features=None if self.given_features is None else self.given_features[rows],
+            given_logits=None if self.given_logits is None else self.given_logits[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            extras={name: value[rows] for name, value in self.extras.items()},
+        )
+
     def __len__(self) -> int:
         array = self.given_features if self.given_features is not None else self.given_logits
         return 0 if array is None else len(array)
@@ -89,7 +100,7 @@ class ActivationBatch:
             raise MissingError("features are needed, but the activations hold logits only")
         return self.given_features
 
-    @property
+    @cached_property  # several scores of a sum may read them
     def logits(self) -> Tensor:
         """The network's logits, or those of the shaped features through the shaped head."""
         if self.given_logits is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -21,8 +21,8 @@ _WAYS_OUT = {
 }
 
 
-def check_order(components: Sequence[Component]) -> None:
-    """Refuse a row of components of which some would do nothing, with a sentence that says why."""
+def check_chain(components: Sequence[Component]) -> None:
+    """Refuse a chain of components of which some would do nothing, with a sentence that says why."""
     text = "|".join(map(repr, components))
     if not components or not isinstance(components[-1], Score):
         example = f"{text}|energy" if text else "react(90)|energy"
@@ -47,21 +47,21 @@ def check_order(components: Sequence[Component]) -> None:
             raise InputError(f"{text}: {before} and {after} each ask for a pass of their own; keep one of them")
 
 
-def required(components: Sequence[Component], fitting: bool) -> dict[str, Component]:
-    """Which of features, logits, head and labels must be there, and a component that says so."""
-    score = components[-1]
+def required(chains: Iterable[Sequence[Component]], fitting: bool) -> dict[str, Component]:
+    """List which of features, logits, head and labels must be there, each with a component that reads it."""
     needed: dict[str, Component] = {}
-    for component in components:
-        words = set(component.reads) | (set(component.fits) if fitting else set())
-        if isinstance(component, Shaper) and not {"logits", "head"} & set(score.reads):
-            words -= set(component.reads) & {"head"}  # no logits to compute anew
-        needed |= {word: component for word in sorted(words) if word not in needed}
+    for chain in chains:
+        for component in chain:
+            words = set(component.reads) | (set(component.fits) if fitting else set())
+            if isinstance(component, Shaper) and not {"logits", "head"} & set(chain[-1].reads):
+                words -= set(component.reads) & {"head"}  # no logits to compute anew
+            needed |= {word: component for word in sorted(words) if word not in needed}
     return needed
 
 
-def check_input(components: Sequence[Component], acts: Activations, head: Head | None, fitting: bool) -> None:
+def check_input(chains: Iterable[Sequence[Component]], acts: Activations, head: Head | None, fitting: bool) -> None:
     """Refuse activations that lack what these components read, with the way to give it."""
-    needed = required(components, fitting)
+    needed = required(chains, fitting)
     with_head = acts.head is not None or head is not None
     there = {
         "features": acts.has_features,

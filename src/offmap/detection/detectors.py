@@ -1,12 +1,11 @@
-"""`Detector`: shapers and one score in a row, fitted on known inputs, with a threshold. What users hold."""
+"""`Detector`: shapers and a score, or a sum of such, fitted on known inputs, with a threshold. What users hold."""
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Self
 
 import numpy as np
@@ -15,27 +14,30 @@ import torch
 from offmap import store
 from offmap.activations import Activations, Array, Head
 from offmap.detection import files
-from offmap.detection.base import AUTO, Component, State
+from offmap.detection.base import AUTO, Component, Score, State
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.calibration import Calibration, Verdicts
-from offmap.detection.checks import check_input, check_order, required
+from offmap.detection.checks import check_chain, check_input, required
 from offmap.detection.fitting import Fitting
 from offmap.detection.spec import parse
+from offmap.detection.terms import Plan, Term
 from offmap.errors import InputError, MissingError, NotFittedError, StoreError
-from offmap.extra_passes import Request, Requirements
+from offmap.extra_passes import Requirements
 
 KIND = "detector"
 
 
 class Detector:
-    """Says how well an input is known: shapers, then one score, fitted on activations of known inputs.
+    """Says how well an input is known: a score behind shapers, or a sum of such, fitted on known inputs.
 
-    Made by `offmap.detector("react(90)|energy")` or by composing classes: ``ReAct(90) | Energy()``.
+    Made by `offmap.detector("react(90)|energy")` or by composing classes: ``ReAct(90) | Energy()``,
+    ``0.5 * KNN(10) + Energy()``. In Python ``+`` binds before ``|``, unlike in the text form: write
+    ``(ReAct(90) | Energy()) + KNN(10)``.
 
     Parameters
     ----------
-    components
-        Any number of shapers, then one score.
+    layout : sequence of Component or Plan
+        Any number of shapers, then one score; or the terms of a sum.
 
     Examples
     --------
@@ -49,26 +51,79 @@ class Detector:
     array([False])
     """
 
-    def __init__(self, components: Sequence[Component]) -> None:
-        self.components = tuple(components)
-        check_order(self.components)
-        self.plan = self.components  # the same, with every `auto` decided
+    def __init__(self, layout: Sequence[Component] | Plan) -> None:
+        self.spec = layout if isinstance(layout, Plan) else Plan.of(layout)
+        for chain in self.spec.chains:
+            check_chain(chain)
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget everything that was learnt."""
+        self.plan = self.spec  # the same, with every `auto` decided
         self.fitting: Fitting | None = None  # once it has seen anything
         self.calibration: Calibration | None = None
         self.trials: list[dict[str, Any]] = []
 
     def __repr__(self) -> str:
-        return "|".join(map(repr, self.components))
+        return repr(self.spec)
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """The methods it is made of; what several terms of a sum begin with, once."""
+        return self.spec.components
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The summands, one for a single score."""
+        return self.spec.terms
 
     @property
     def chosen(self) -> str:
         """The text form with every ``auto`` replaced by what was chosen."""
-        return "|".join(map(repr, self.plan))
+        return repr(self.plan)
+
+    def __add__(self, other: Any) -> Detector:
+        """Add a score or another detector; the result is not fitted."""
+        if isinstance(other, Score):
+            other = Detector((other,))
+        if not isinstance(other, Detector):
+            return NotImplemented
+        if {self.spec.combine, other.spec.combine} != {"sum"}:
+            raise InputError(f"({self}) + ({other}): only sums add up; combine all terms in one way")
+        return Detector(Plan((*self.terms, *other.terms)))
+
+    def __radd__(self, other: Any) -> Detector:
+        """Let ``sum([KNN(10), Energy()])`` begin with 0."""
+        return self if other == 0 else NotImplemented
+
+    def __mul__(self, weight: Any) -> Detector:
+        """Give its terms a weight; the result is not fitted."""
+        if isinstance(weight, bool) or not isinstance(weight, int | float | np.number):
+            return NotImplemented
+        terms = tuple(Term(term.components, term.weight * float(weight)) for term in self.terms)
+        return Detector(Plan(terms, self.spec.combine))
+
+    __rmul__ = __mul__
+
+    def behind(self, shapers: Sequence[Component]) -> Detector:
+        """Put shapers before every term; the result is not fitted.
+
+        Examples
+        --------
+        >>> from offmap import Energy, MSP, ReAct
+        >>> ReAct(90) | (Energy() + MSP())
+        react(90)|energy + react(90)|msp
+        """
+        return Detector(self.spec.behind(shapers))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters, named ``component__parameter``; of a method used twice, ``react-1__…`` and ``react-2__…``."""
+        """Give all parameters, named ``component__parameter``.
+
+        Of a method used twice, ``react-1__…`` and ``react-2__…``; of a sum also ``weights`` and ``combine``.
+        """
         names = [component.name for component in self.components]
-        return {
+        of_sum = {"weights": self.spec.weights, "combine": self.spec.combine} if self.spec.is_sum else {}
+        return of_sum | {
             f"{name}-{names[: place + 1].count(name)}__{field}" if names.count(name) > 1 else f"{name}__{field}": value
             for place, (name, component) in enumerate(zip(names, self.components, strict=True))
             for field, value in asdict(component).items()
@@ -77,7 +132,7 @@ class Detector:
     @property
     def states(self) -> list[State | None]:
         """The fitted tensors of each component; `None` for one that is not fitted yet."""
-        return [None for _ in self.plan] if self.fitting is None else self.fitting.states
+        return [None for _ in self.plan.components] if self.fitting is None else self.fitting.states
 
     @property
     def head(self) -> Head | None:
@@ -92,91 +147,144 @@ class Detector:
     @property
     def requirements(self) -> Requirements:
         """What it reads: for fitting before it is fitted, for scoring afterwards. Pass it to `Network.extract`."""
-        wanted = required(self.plan, fitting=not self.is_fitted)
-        # With nothing to fit, a score can ask for its pass at once; behind shapers it needs the head that fit() brings.
-        if self.fitting is None and not self._fits and len(self.plan) == 1:
-            return Detector(self.plan).finalize().requirements
-        requests: list[Request] = []
-        solved = True  # so far: what stands behind a component that is not cannot say yet what it will ask for
-        for place, (component, state) in enumerate(zip(self.plan, self.states, strict=True)):
-            solved = solved and state is not None
-            requests += component.requests(state if solved else None, partial(self._shaped_with_head, stop=place))
-        own = Requirements(
-            "features" in wanted, "logits" in wanted, "head" in wanted, "labels" in wanted, tuple(requests)
+        wanted = required(self.plan.chains, fitting=not self.is_fitted)
+        found = Requirements(
+            "features" in wanted,
+            "logits" in wanted,
+            "head" in wanted,
+            "labels" in wanted,
+            (self.fitting or Fitting(self.plan)).requests(),
         )
-        return own | Requirements()
-
-    def _shaped_with_head(self, block: ActivationBatch, stop: int) -> ActivationBatch:
-        fitting = self._fitted()
-        return fitting.shaped(replace(block, head=block.head or fitting.tensor_head(block.device)), stop)
+        if self.fitting is None:
+            # With nothing to fit, a score can ask for its pass at once; behind shapers it needs the head that fit()
+            # brings.
+            for chain in self.plan.chains:
+                if len(chain) == 1 and not chain[0].fits:
+                    fitting = Fitting(Plan.of(chain))
+                    fitting.solve()
+                    found |= Requirements(extras=fitting.requests())
+        return found | Requirements()
 
     @property
     def _fits(self) -> bool:
         """Whether anything must be given before scoring, be it only the head."""
-        return any(component.fits for component in self.plan)
+        return self.plan.is_sum or any(component.fits for component in self.plan.components)
 
     @property
     def _learns(self) -> bool:
         """Whether anything is learnt from inputs."""
-        return any(component.statistics() for component in self.plan)
+        return self.plan.is_sum or any(component.statistics() for component in self.plan.components)
 
     @property
     def _has_auto(self) -> bool:
-        return any(AUTO in asdict(component).values() for component in self.plan)
+        return any(AUTO in asdict(component).values() for component in self.plan.components)
 
     @property
     def is_fitted(self) -> bool:
         """Whether it can score."""
         return self.fitting is not None and self.fitting.is_done
 
-    def fit(self, known: Any, val: Any = None, outliers: Any = None, device: str | torch.device = "cpu") -> Self:
+    def fit(
+        self, known: Any, y: None = None, *, val: Any = None, outliers: Any = None, device: str | torch.device = "cpu"
+    ) -> Self:
         """Fit on activations of known inputs, reading them in blocks, as often as exactness takes.
 
         Parameters
         ----------
-        known
-            Activations of inputs that the network was trained on (or an array of features).
-        val, outliers
-            Activations of held-out known inputs and of outliers, such as noise (`Network.noise`), on which parameters
-            given as ``auto`` are chosen; never the inputs you report on.
-        device
+        known : Activations or array
+            Of inputs that the network was trained on; an array is taken as features.
+        y : None
+            Not used; there so that scikit-learn's tools can call it. Labels belong to the activations.
+        val : Activations or array, optional
+            Of held-out known inputs, on which the terms of a sum are standardised; by default on a tenth of `known`
+            that is set aside by a seeded hash. With `outliers`, parameters given as ``auto`` are chosen on them.
+        outliers : Activations or array, optional
+            Such as noise (`Network.noise`), for parameters given as ``auto``; never the inputs you report on.
+        device : str or torch.device, default="cpu"
             Where to compute.
+
+        Returns
+        -------
+        Detector
+            Itself.
         """
-        acts = as_activations(known)
+        if y is not None:
+            raise InputError(
+                f"{self}.fit(known, y): labels belong to the activations, fit(offmap.Activations(features, labels=y)); "
+                "held-out known inputs are given by name, fit(known, val=held_out)"
+            )
+        acts, held_out = as_activations(known), None if val is None else as_activations(val)
         if len(acts) == 0:
             raise InputError(f"{self}.fit: no inputs; fit on at least one")
-        self.__dict__.update(Detector(self.components).__dict__)
+        self._reset()
         if self._has_auto:
-            if val is None or outliers is None:
+            if held_out is None or outliers is None:
                 raise InputError(_needs_validation(self))
-            from offmap.detection.selection import choose
-
-            self.plan, self.trials = choose(
-                self.components, acts, as_activations(val), as_activations(outliers), device
-            )
-        fitting = self._begin(acts)
-        while not fitting.is_done:
+            self._choose(acts, held_out, as_activations(outliers), device)
+        if self.plan.is_sum and held_out is not None and len(held_out) == 0:
+            raise InputError(f"{self}.fit: val holds no inputs; give at least one, or leave it out")
+        fitting = self._begin(acts, hold_out=held_out is None)
+        for _ in self.readings():
             for part in acts.blocks():
                 fitting.show(part, device)
-            if again := fitting.begin_second_pass():
-                for part in acts.blocks():
-                    fitting.show(part, device, again)
-            fitting.end_reading()
+        if self.plan.is_sum and held_out is not None:
+            self._check_input(held_out, fitting=False)
+            fitting.standardize(held_out, device)
         return self
 
-    def _begin(self, acts: Activations) -> Fitting:
+    def _choose(self, known: Activations, val: Activations, outliers: Activations, device: str | torch.device) -> None:
+        """Choose what is given as auto, in each term as if it were the only one."""
+        from offmap.detection.selection import choose
+
+        terms = []
+        for term in self.spec.terms:
+            components, trials = choose(term.components, known, val, outliers, device)
+            terms.append(Term(components, term.weight))
+            self.trials += trials
+        self.plan = Plan(tuple(terms), self.spec.combine)
+
+    def _begin(self, acts: Activations, hold_out: bool = True) -> Fitting:
         self._check_input(acts, fitting=True)
-        self.fitting = Fitting.of(self.plan, acts)
+        self.fitting = Fitting.of(self.plan, acts, hold_out)
         return self.fitting
+
+    def readings(self) -> Iterator[Requirements]:
+        """Go through the readings of the data that fitting takes, one after the other.
+
+        In the body of the loop, show it the whole data once with `update`, or merge copies of it that were shown parts
+        of the data. What a reading was enough for is solved when the next begins.
+
+        Yields
+        ------
+        Requirements
+            What the detector reads this time; pass it to `Network.extract`.
+
+        Examples
+        --------
+        >>> import numpy as np, offmap
+        >>> blocks = np.random.default_rng(0).random((10, 50, 4))
+        >>> made = offmap.detector("react(90)|knn(5)")
+        >>> for requirements in made.readings():
+        ...     for block in blocks:
+        ...         _ = made.update(block)
+        >>> made.is_fitted
+        True
+        """
+        while self.fitting is None or self.fitting.needs_reading:
+            yield self.requirements
+            if self.fitting is not None and self.fitting.begin_second_pass():
+                yield self.requirements
+            self.finalize()
 
     def update(self, block: Any, device: str | torch.device = "cpu") -> Self:
         """Show it a block of known inputs; call `finalize` after the last one.
 
         A detector whose score is fitted on what a fitted shaper makes of the data, such as ``react(90)|mahalanobis``,
-        is not fitted after that (see `is_fitted`): show it all blocks once more and finalize again.
+        is not fitted after that (see `is_fitted`): show it all blocks once more and finalize again. `readings` says how
+        often, and makes percentiles exact.
         """
         acts = as_activations(block)
-        if self.plan is self.components and self._has_auto:
+        if self._has_auto:
             raise InputError(_needs_validation(self))
         if len(acts) == 0:
             return self
@@ -194,6 +302,7 @@ class Detector:
         if self.is_fitted or other.is_fitted:
             if self._learns:
                 raise InputError("merge before finalize: a fitted detector no longer has its statistics")
+            self.fitting = self.fitting or copy.deepcopy(other.fitting)
         elif self.fitting is None:
             self.fitting = copy.deepcopy(other.fitting)
         elif other.fitting is not None:
@@ -218,9 +327,9 @@ class Detector:
         device
             Where to compute.
         """
-        inputs, fitting = as_activations(acts), self._fitted()
-        extras = tuple(name for request in self.requirements.extras for name in request.outputs)
-        found = [fitting.scored(block).double().cpu().numpy() for block in self._blocks(inputs, device, extras)]
+        inputs, fitting = as_activations(acts), self.fitted
+        extras = tuple(name for request in fitting.requests() for name in request.outputs)
+        found = self._map(lambda batch: fitting.score(batch).double(), inputs, device, extras)
         scores: Array = np.concatenate([np.empty(0), *found])
         if np.isnan(scores).any():
             row = int(np.flatnonzero(np.isnan(scores))[0])
@@ -232,19 +341,25 @@ class Detector:
     score_samples = score
 
     def predict_classes(self, acts: Any, device: str | torch.device = "cpu") -> Array:
-        """The class with the largest logit after shaping: what the network would answer if it were shaped too."""
-        inputs, fitting = as_activations(acts), self._fitted()
-        found = [fitting.shaped(block).logits.argmax(dim=1).cpu().numpy() for block in self._blocks(inputs, device)]
+        """Predict the class with the largest logit after shaping: what the network would answer if it were shaped too.
+
+        Of a sum whose terms are shaped differently, what the network itself answers.
+        """
+        inputs, fitting = as_activations(acts), self.fitted
+        found = self._map(lambda batch: fitting.shape(batch).logits.argmax(dim=1), inputs, device)
         return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
-    def _blocks(
-        self, acts: Activations, device: str | torch.device, extras: tuple[str, ...] = ()
-    ) -> Iterator[ActivationBatch]:
+    def _map(
+        self,
+        function: Callable[[ActivationBatch], torch.Tensor],
+        acts: Activations,
+        device: str | torch.device,
+        extras: tuple[str, ...] = (),
+    ) -> list[Array]:
         self._check_input(acts, fitting=False)
-        head = self._fitted().tensor_head(device)
+        head = self.fitted.tensor_head(device)
         with torch.no_grad():
-            for part in acts.blocks():
-                yield ActivationBatch.of(part, head, device, extras)
+            return [function(ActivationBatch.of(part, head, device, extras)).cpu().numpy() for part in acts.blocks()]
 
     def calibrate(
         self, id_acts: Any, tpr: float = 0.95, by_class: bool = False, device: str | torch.device = "cpu"
@@ -335,13 +450,15 @@ class Detector:
             detector = cls(parse(config["spec"]))
             detector.plan, detector.trials = parse(config["chosen"]), config["trials"]
             if config["fitting"] is not None:
-                detector.fitting = files.restored_fitting(detector.plan, stored)
-            detector.calibration = files.restored_calibration(config["tpr"], stored)
+                detector.fitting = files.restore_fitting(detector.plan, stored)
+            detector.calibration = files.restore_calibration(config["tpr"], stored)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise StoreError(f"not a whole detector of this version of offmap ({error!r})") from error
         return detector
 
-    def _fitted(self) -> Fitting:
+    @property
+    def fitted(self) -> Fitting:
+        """What it has learnt; refused before it can score."""
         if self.fitting is None:
             raise NotFittedError(f"{self}: not fitted; call fit() first")
         if not self.fitting.is_done:
@@ -352,7 +469,7 @@ class Detector:
         return self.fitting
 
     def _check_input(self, acts: Activations, fitting: bool) -> None:
-        check_input(self.plan, acts, self.head, fitting)
+        check_input(self.plan.chains, acts, self.head, fitting)
         if self.fitting is None:
             return
         width, n_classes = self.fitting.width, self.fitting.n_classes
@@ -362,17 +479,36 @@ class Detector:
             raise InputError(f"{acts.n_classes} logits per input; {self} was fitted on {n_classes}")
 
 
-def detector(spec: str | Component | Detector) -> Detector:
-    """A detector from its text form, or from one score.
+def detector(spec: str | Component | Detector, combine: str | None = None) -> Detector:
+    """Make a detector from its text form, from one score, or like another one.
+
+    Parameters
+    ----------
+    spec : str, Score or Detector
+        Such as ``"react(90)|energy"`` or ``"0.5*knn(10) + energy"``; see `offmap.detection.spec.parse`.
+    combine : str, optional
+        How the scores of several terms become one: ``"sum"`` of standardised scores (the default), or of their p-values
+        ``"fisher"``, ``"stouffer"``, ``"cauchy"`` or ``"harmonic"``. The text form writes it around the terms:
+        ``"fisher(knn(10) + energy)"``.
+
+    Returns
+    -------
+    Detector
+        Not fitted.
 
     Examples
     --------
     >>> detector("react(90)|dice(0.7)|energy(1.0)")
     react(90)|dice(0.7)|energy
+    >>> detector("vim + lts(95)|energy", combine="fisher")
+    fisher(vim + lts(95)|energy)
     """
-    if isinstance(spec, Detector):
-        return Detector(spec.components)
-    return Detector(parse(spec) if isinstance(spec, str) else (spec,))
+    plan = parse(spec) if isinstance(spec, str) else _plan(spec)
+    return Detector(plan if combine is None else Plan(plan.terms, combine))
+
+
+def _plan(given: Component | Detector) -> Plan:
+    return given.spec if isinstance(given, Detector) else Plan.of((given,))
 
 
 def as_activations(values: Any) -> Activations:

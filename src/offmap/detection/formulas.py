@@ -157,3 +157,32 @@ def path_lengths(features: Tensor, tables: dict[str, Tensor]) -> Tensor:
         goes_left = features.gather(1, flat["feature"][at]).double() <= flat["threshold"][at]
         at = roots + torch.where(goes_left, flat["left"][at], flat["right"][at])
     return flat["length"][at].mean(dim=1)
+
+
+def count_at_most(sorted_rows: Tensor, firsts: Tensor, scores: Tensor) -> Tensor:
+    """Count how many of a sorted sequence, cut into rows of equal length, are at most each score.
+
+    Two looks instead of n: which row the score falls in, by the first number of each, then how far along that row.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[1.0, 2.0], [3.0, torch.inf]])
+    >>> count_at_most(rows, rows[:, 0], torch.tensor([0.5, 2.0, 9.0]))
+    tensor([0, 2, 3])
+    """
+    row = ((firsts <= scores[:, None]).sum(dim=1) - 1).clamp(min=0)
+    return row * sorted_rows.shape[1] + (sorted_rows[row] <= scores[:, None]).sum(dim=1)
+
+
+def fill_rows(scores: Tensor, width: int | None = None) -> Tensor:
+    """Cut sorted scores into rows, at least one, the last filled up with infinity; by default as long as many.
+
+    Examples
+    --------
+    >>> fill_rows(torch.tensor([1.0, 2.0, 3.0]))
+    tensor([[1., 2.],
+            [3., inf]])
+    """
+    width = max(1, math.isqrt(max(len(scores) - 1, 0)) + 1) if width is None else width
+    rows = max(1, -(-len(scores) // width))
+    return torch.nn.functional.pad(scores, (0, rows * width - len(scores)), value=math.inf).reshape(rows, width)

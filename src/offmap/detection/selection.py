@@ -52,7 +52,7 @@ def candidates(components: tuple[Component, ...], n_known: int) -> Iterator[tupl
     Examples
     --------
     >>> from offmap.detection.spec import parse
-    >>> len(list(candidates(parse("react(auto)|energy"), 100)))
+    >>> len(list(candidates(parse("react(auto)|energy").components, 100)))
     7
     """
     slots = [

@@ -1,33 +1,62 @@
-"""The text form of detectors: ``react(90)|dice(0.7)|energy``. Read as syntax only; nothing in it is ever evaluated."""
+"""The text form of detectors: ``react(90)|dice(0.7)|energy``, ``knn(10) + 0.5*energy``.
+
+It is read as syntax only; nothing in it is ever evaluated.
+"""
 
 from __future__ import annotations
 
 import ast
+import math
 import re
 from dataclasses import fields
 from typing import Any
 
 from offmap.detection.base import AUTO, Component
-from offmap.detection.registry import method
+from offmap.detection.combination import COMBINATIONS
+from offmap.detection.registry import METHODS
+from offmap.detection.terms import Plan, Term
 from offmap.errors import InputError
 
 LONGEST = 2000
 
+_LIKE = "write it like 'react(90)|energy' or 'knn(10) + energy'"
+_OPERATORS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[|@]""")  # a quoted text is left as it is
 _MARKS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\],]""")  # a quoted text counts as one mark
 
 
-def parse(spec: str) -> tuple[Component, ...]:
-    """The components that a text names.
+def parse(spec: str) -> Plan:
+    """Read a text form.
+
+    ``|`` binds before ``+``; a number before a term is its weight; what stands before brackets goes into each term in
+    them; a combination other than the sum is written around it.
+
+    Parameters
+    ----------
+    spec : str
+        Such as ``react(90)|energy``, ``0.5*knn(10) + energy`` or ``fisher(vim + msp)``.
+
+    Returns
+    -------
+    Plan
+        The terms it names.
+
+    Raises
+    ------
+    InputError
+        With a sentence that says what is wrong, and for an unknown name which ones are near.
 
     Examples
     --------
-    >>> parse("react(c=1.0) | knn(50, alpha=0.01)")
+    >>> parse("react(c=1.0) | knn(50, alpha=0.01)").components
     (react(c=1.0), knn(50, alpha=0.01))
+    >>> parse("react(90)|(energy + 0.5*msp)")
+    react(90)|energy + 0.5*react(90)|msp
     """
     try:
-        return tuple(_component(node, spec) for node in _stages(_syntax(spec), spec))
+        node, combine = _combination(_syntax(spec))
+        return Plan(tuple(Term(chain, weight) for chain, weight in _terms(node, spec)), combine)
     except RecursionError as error:
-        raise InputError(f"{spec[:40]!r}…: nested too deeply; write it like 'react(90)|energy'") from error
+        raise InputError(f"{spec[:40]!r}…: nested too deeply; {_LIKE}") from error
 
 
 def split(specs: str) -> list[str]:
@@ -67,27 +96,63 @@ def _literal(value: Any) -> str:
 
 
 def _syntax(spec: str) -> ast.expr:
+    """Python's syntax tree of the text, in which ``|`` is written ``@`` because that binds before ``+``."""
     if len(spec) > LONGEST:
         raise InputError(f"a detector's text has at most {LONGEST} characters, this one has {len(spec)}")
+    if any(mark[0] == "@" for mark in _OPERATORS.finditer(spec)):
+        raise InputError(f"{spec!r}: '@' means nothing here; {_LIKE}")
+    text = _OPERATORS.sub(lambda mark: "@" if mark[0] == "|" else mark[0], spec.strip())
     try:
-        return ast.parse(spec.strip(), mode="eval").body
+        return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(f"{spec!r} is not a detector; write it like 'react(90)|energy'") from error
+        raise InputError(f"{spec!r} is not a detector; {_LIKE}") from error
 
 
-def _stages(node: ast.expr, spec: str) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return [*_stages(node.left, spec), *_stages(node.right, spec)]
+def _combination(node: ast.expr) -> tuple[ast.expr, str]:
+    """What is combined, and how: ``fisher(a + b)`` names the combination around the terms."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in COMBINATIONS:
+        if len(node.args) != 1 or node.keywords:
+            raise InputError(f"{node.func.id} combines terms, as in {node.func.id}(knn(10) + energy)")
+        return node.args[0], node.func.id
+    return node, "sum"
+
+
+def _terms(node: ast.expr, spec: str) -> list[tuple[tuple[Component, ...], float]]:
+    """Chains and their weights, with brackets multiplied out."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [*_terms(node.left, spec), *_terms(node.right, spec)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        before, after = _terms(node.left, spec), _terms(node.right, spec)
+        if len(before) > 1:
+            raise InputError(f"{spec!r}: {_text(node.left)!r} is a sum, and only the last part of a chain can be one")
+        (chain, weight) = before[0]
+        return [((*chain, *rest), weight * factor) for rest, factor in after]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        weight = _weight(node.left, spec)
+        return [(chain, weight * factor) for chain, factor in _terms(node.right, spec)]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in COMBINATIONS:
+        raise InputError(f"{spec!r}: {node.func.id} combines all terms; write it around the whole detector")
     if isinstance(node, ast.Name | ast.Call):
-        return [node]
-    raise InputError(f"{spec!r}: {ast.unparse(node)!r} is not a method; write it like 'react(90)|energy'")
+        return [((_component(node, spec),), 1.0)]
+    raise InputError(f"{spec!r}: {_text(node)!r} is not a method; {_LIKE}")
+
+
+def _weight(node: ast.expr, spec: str) -> float:
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise InputError(f"{spec!r}: {_text(node)!r} is not a weight; write a number above 0, as in 0.5*knn(10)")
+    return float(value)
+
+
+def _text(node: ast.expr) -> str:
+    return ast.unparse(node).replace(" @ ", "|")
 
 
 def _component(node: ast.expr, spec: str) -> Component:
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     if not isinstance(call.func, ast.Name):
-        raise InputError(f"{spec!r}: {ast.unparse(call.func)!r} is not the name of a method")
-    kind = method(call.func.id)
+        raise InputError(f"{spec!r}: {_text(call.func)!r} is not the name of a method")
+    kind = METHODS.get(call.func.id, also=COMBINATIONS)
     names = [field.name for field in fields(kind)]
     if len(call.args) > len(names):
         raise InputError(f"{kind.name} takes {_parameters(names)}, but {len(call.args)} values were given")
@@ -119,7 +184,7 @@ def _value(node: ast.expr, spec: str) -> Any:
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError) as error:
-        raise InputError(f"{spec!r}: {ast.unparse(node)!r} is not a number or a word") from error
+        raise InputError(f"{spec!r}: {_text(node)!r} is not a number or a word") from error
     if value is None or isinstance(value, int | float | str):
         return value
-    raise InputError(f"{spec!r}: {ast.unparse(node)!r} is not a number or a word")
+    raise InputError(f"{spec!r}: {_text(node)!r} is not a number or a word")

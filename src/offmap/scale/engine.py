@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from offmap.detection.detectors import Detector
-from offmap.detection.fitting import Again
 from offmap.errors import DependencyError, InputError
 from offmap.extra_passes import Requirements
 from offmap.scale import readings
@@ -45,8 +44,8 @@ def fit(spec: str | Detector, shards: Shards, source: Source | None = None, work
     paths = _paths(shards)
     items = [{"number": number, "shard": path} for number, path in enumerate(paths)]
 
-    def read_all(start: bytes, requirements: Requirements, again: Again | None) -> list[Detector]:
-        rows = _run(items, _Reader, (start, source or Source(), requirements, again), workers)
+    def read_all(start: bytes, requirements: Requirements) -> list[Detector]:
+        rows = _run(items, _Reader, (start, source or Source(), requirements), workers)
         return [readings.unpack(row["part"]) for row in rows]
 
     return readings.fit(spec, read_all)
@@ -85,12 +84,12 @@ def score(
 class _Reader:
     """A worker that reads shards for fitting."""
 
-    def __init__(self, start: bytes, source: Source, requirements: Requirements, again: Again | None) -> None:
-        self.start, self.source, self.requirements, self.again = start, source, requirements, again
+    def __init__(self, start: bytes, source: Source, requirements: Requirements) -> None:
+        self.start, self.source, self.requirements = start, source, requirements
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         shard = str(batch["shard"][0])
-        part = readings.read(readings.unpack(self.start), self.source.activations(shard, self.requirements), self.again)
+        part = readings.read(readings.unpack(self.start), self.source.activations(shard, self.requirements))
         return {"number": batch["number"], "part": np.array([readings.pack(part)], dtype=object)}
 
 

@@ -13,7 +13,6 @@ from offmap import store
 from offmap.activations import Activations
 from offmap.data import write_table
 from offmap.detection.detectors import Detector, detector
-from offmap.detection.fitting import Again
 from offmap.errors import StoreError
 from offmap.extra_passes import Requirements
 
@@ -40,43 +39,33 @@ def unpack(content: bytes) -> Detector:
         return Detector.restore(store.load(file, "detector"))
 
 
-def read(part: Detector, acts: Activations, again: Again | None) -> Detector:
-    """Show a shard to a detector: all its statistics, or only those that look a second time."""
+def read(part: Detector, acts: Activations) -> Detector:
+    """Show a shard to a detector, block by block."""
     for block in acts.blocks():
-        if again is None or part.fitting is None:
-            part.update(block)
-        else:
-            part.fitting.show(block, again=again)
+        part.update(block)
     return part
 
 
-def gather(whole: Detector, parts: Iterable[Detector], again: Again | None) -> Detector:
-    """Merge what the shards gave, in their order, so that equal shards give equal bits."""
-    for part in parts:
-        if again is None or whole.fitting is None or part.fitting is None:
-            whole.merge(part)
-            continue
-        for place, name in sorted(again):  # the others hold the whole already, in every part
-            whole.fitting.statistics[place][name].merge(part.fitting.statistics[place][name])
-    return whole
-
-
-def fit(spec: str | Detector, read_all: Callable[[bytes, Requirements, Again | None], Iterable[Detector]]) -> Detector:
+def fit(spec: str | Detector, read_all: Callable[[bytes, Requirements], Iterable[Detector]]) -> Detector:
     """Fit a detector by readings of all shards, as often as exactness takes.
 
     Parameters
     ----------
-    spec
+    spec : str or Detector
         The detector, or its text form.
-    read_all
-        Shows every shard to a copy of the packed detector and gives the copies back, in the order of the shards.
+    read_all : callable
+        Shows every shard to a copy of the packed detector and gives the copies back, in the order of the shards, so
+        that equal shards give equal bits.
+
+    Returns
+    -------
+    Detector
+        Fitted.
     """
     whole = detector(spec)
-    while not whole.is_fitted:
-        whole = gather(whole, read_all(pack(whole), whole.requirements, None), None)
-        if whole.fitting is not None and (again := whole.fitting.begin_second_pass()):
-            gather(whole, read_all(pack(whole), whole.requirements, again), again)
-        whole.finalize()
+    for requirements in whole.readings():
+        for part in read_all(pack(whole), requirements):
+            whole.merge(part)
     return whole
 
 

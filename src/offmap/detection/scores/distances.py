@@ -112,6 +112,10 @@ class Mahalanobis(Score):
         """Class means and one scatter."""
         return {"moments": ClassMoments()}
 
+    def statistics_key(self) -> str:
+        """The same class moments as the other Gaussian scores of plain features."""
+        return "class moments of features"
+
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add features of labelled inputs."""
         statistics["moments"].update(block.features, block.labels)
@@ -163,6 +167,10 @@ class RMDS(Score):
     def statistics(self) -> Mapping[str, Statistic]:
         """Class means and one scatter."""
         return {"moments": ClassMoments()}
+
+    def statistics_key(self) -> str:
+        """The same class moments as the other Gaussian scores of plain features."""
+        return "class moments of features"
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add features of labelled inputs."""

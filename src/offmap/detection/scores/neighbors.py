@@ -80,6 +80,10 @@ class KNN(Score):
         """The rows of the bank."""
         return {"bank": Rows(alpha=self.alpha, seed=self.seed)}
 
+    def statistics_key(self) -> tuple[str, float, int]:
+        """The same rows whatever k is."""
+        return ("rows of features", self.alpha, self.seed)
+
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add features."""
         statistics["bank"].update(block.features)
