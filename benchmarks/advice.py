@@ -22,7 +22,7 @@ import numpy as np
 from offmap.graph import knn_graph, spectral_embedding
 from offmap.metrics.clustering import open_world_accuracy
 from offmap.metrics.kmeans_measure import kmeans_measure
-from offmap.theory.advice import believed_partition, clique_change, label_advice, labelled_graph
+from offmap.theory.advice import add_label_cliques, clique_change, cluster_around_labels, label_advice
 from offmap.theory.perturbation import measure_gradient, rank_correlation
 
 OUT = Path(__file__).parent / "results" / "advice.json"
@@ -70,7 +70,7 @@ class World:
 
     def spectrum(self, labels: np.ndarray, pairs: int) -> Any:
         """The leading eigenpairs of the graph with these labels mixed in."""
-        return spectral_embedding(labelled_graph(self.base, labels), pairs, dense_nodes=300)
+        return spectral_embedding(add_label_cliques(self.base, labels), pairs, dense_nodes=300)
 
     def bought(self, items: np.ndarray) -> np.ndarray:
         """The labels so far and the true ones of these inputs."""
@@ -84,7 +84,7 @@ class World:
         dense = np.unique(labels, return_inverse=True)[1] - int((labels < 0).any())
         accuracy = []
         for seed in range(3):
-            found = believed_partition(embedding, dense, self.count, seed)
+            found = cluster_around_labels(embedding, dense, self.count, seed)
             accuracy.append(open_world_accuracy(self.truth[on], found[on]).all)
         return kmeans_measure(embedding, self.truth), float(np.mean(accuracy))
 

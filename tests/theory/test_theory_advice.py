@@ -8,7 +8,7 @@ import pytest
 from offmap.errors import InputError
 from offmap.graph import knn_graph, spectral_embedding
 from offmap.metrics.kmeans_measure import kmeans_measure
-from offmap.theory.advice import clique_change, label_advice, labelled_graph, novel_count
+from offmap.theory.advice import add_label_cliques, clique_change, estimate_novel_count, label_advice
 from offmap.theory.perturbation import kmeans_measure_derivative, measure_gradient, rank_correlation
 
 
@@ -26,7 +26,7 @@ def test_forecast_follows_what_labels_really_do():
     features, truth, labels = blobs(0, classes=8, spread=1.8)
     base = knn_graph(features, 10)
     base = base * (len(truth) / base.sum())
-    spectrum = spectral_embedding(labelled_graph(base, labels), len(truth) - 1, dense_nodes=1000)
+    spectrum = spectral_embedding(add_label_cliques(base, labels), len(truth) - 1, dense_nodes=1000)
     gradient = measure_gradient(spectrum, truth, 8)
     before = kmeans_measure(spectrum.features[:, :8], truth)
     forecast, outcome = [], []
@@ -34,7 +34,7 @@ def test_forecast_follows_what_labels_really_do():
         bought = labels.copy()
         bought[np.flatnonzero((truth == c) & (labels < 0))[:6]] = c
         forecast.append(-clique_change(gradient, labels == c, bought == c))
-        after = spectral_embedding(labelled_graph(base, bought), 8, dense_nodes=1000).features
+        after = spectral_embedding(add_label_cliques(base, bought), 8, dense_nodes=1000).features
         outcome.append(before - kmeans_measure(after, truth))
     assert rank_correlation(forecast, outcome) > 0.6
 
@@ -43,7 +43,7 @@ def test_small_label_weights_make_the_forecast_exact():
     features, truth, labels = blobs(1)
     base = knn_graph(features, 10)
     base = base * (len(truth) / base.sum())
-    graph = labelled_graph(base, labels).toarray()
+    graph = add_label_cliques(base, labels).toarray()
     gradient = measure_gradient(spectral_embedding(graph, len(truth)), truth, 6)
     old, new = labels == 0, (truth == 0) & (np.arange(len(truth)) < 20)
     cliques = np.outer(new, new) / new.sum() - np.outer(old, old) / old.sum()
@@ -113,7 +113,7 @@ def test_novel_classes_are_counted_by_the_gap():
     rng = np.random.default_rng(0)
     truth = np.repeat(np.arange(5), 40)
     features = (20 * np.eye(5)[truth] + rng.standard_normal((200, 5))).astype(np.float32)
-    assert novel_count(knn_graph(features, 10), n_known=2) == 3
+    assert estimate_novel_count(knn_graph(features, 10), n_known=2) == 3
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from offmap.theory.density import (
     log_ball_constant,
     neighbour_report,
 )
-from offmap.theory.normality import henze_zirkler, normality_by_class, null_moments, principal_part
+from offmap.theory.normality import henze_zirkler, normality_by_class, null_moments, project_principal
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5])
@@ -144,7 +144,7 @@ def test_power_and_verdict_by_class():
 def test_principal_part_keeps_the_variance():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((50, 3)) @ rng.standard_normal((3, 10))
-    part = principal_part(X, 5)
+    part = project_principal(X, 5)
     assert part.shape == (50, 3)
     assert (part**2).sum() == pytest.approx(((X - X.mean(axis=0)) ** 2).sum())
 

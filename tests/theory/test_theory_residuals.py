@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from offmap.errors import InputError
 from offmap.graph import augmentation_graph, normalized_adjacency
 from offmap.theory.residuals import (
-    averaged_labelled,
+    average_labelled,
     coverage,
     discovery_bound,
     ignorance_degree,
@@ -78,7 +78,7 @@ def test_residual_of_the_averaged_graph_by_ignorance_and_coverage(seed):
     """
     _, matrix, y, n_labelled, _ = random_graph(seed)
     k = 2
-    averaged = averaged_labelled(matrix, n_labelled)
+    averaged = average_labelled(matrix, n_labelled)
     split = split_spectrum(averaged, n_labelled, k)
     knowledge = split.labelled_rest.sum(axis=0)
     kappa = coverage(split.unlabelled_rest, knowledge, y)

@@ -26,22 +26,22 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Option:
-    """One thing to spend labels on: a known class, or a cluster of the pile that may be a novel class.
+    """One thing to spend labels on: a known class, or a cluster of unlabelled inputs that may be a novel class.
 
     Attributes
     ----------
-    name
+    name : str
         ``"class 3"`` or ``"cluster 0"``.
-    known
-        Whether it already has labels.
-    members, labelled
-        How many inputs are believed to belong to it, and how many of them have labels.
-    gain, gain_known, gain_novel
-        By how much a batch of its labels should lower the K-means measure, as a share of its value: over
-        everything, over known classes only, over novel clusters only. Negative: it should get worse.
-    items
-        Its unlabelled inputs in random order: a fair draw shows whether the option is what it is believed to be.
-    spend
+    known : bool
+        True if it already has labels.
+    members, labelled : int
+        Inputs believed to belong to it, and those of them with labels.
+    gain, gain_known, gain_novel : float
+        By how much a batch of its labels should lower the K-means measure, as a share of its value: over everything,
+        over known classes only, over novel clusters only. Negative: it should get worse.
+    items : ndarray of int
+        Its unlabelled inputs in random order: a fair draw shows if the option is what it is believed to be.
+    spend : int
         How many of them to label within the budget.
     """
 
@@ -57,7 +57,7 @@ class Option:
 
     @property
     def hurts(self) -> str:
-        """What its labels are predicted to make worse: ``""``, ``"known"``, ``"novel"`` or ``"both"``."""
+        """Groups that its labels are predicted to make worse: ``""``, ``"known"``, ``"novel"`` or ``"both"``."""
         known, novel = self.gain_known < 0, self.gain_novel < 0
         return "both" if known and novel else "known" if known else "novel" if novel else ""
 
@@ -68,16 +68,16 @@ class Advice:
 
     Attributes
     ----------
-    options
+    options : list of Option
         Every known class and cluster that has unlabelled inputs.
-    budget, batch
+    budget, batch : int
         Labels to spend, and how many at once each forecast is for.
-    partition
-        The believed class of every input: known classes 0 … n_known−1 in the order of `classes`, then clusters.
-    classes
+    partition : ndarray of int
+        Believed class of every input: known classes 0 … n_known−1 in the order of `classes`, then clusters.
+    classes : ndarray of int
         The known classes.
-    measure
-        The K-means measure of that partition before any label is bought.
+    measure : float
+        K-means measure of that partition before any label is bought.
     """
 
     options: list[Option]
@@ -89,12 +89,12 @@ class Advice:
 
     @property
     def items(self) -> Ints:
-        """The inputs to label, within the budget."""
+        """Inputs to label, within the budget."""
         parts = [option.items[: option.spend] for option in self.options]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def rows(self) -> list[list[Any]]:
-        """The options as a table: name, members, labels, gains in percent, what it hurts, labels to buy."""
+        """Return the options as a table: name, members, labels, gains in per cent, what it hurts, labels to buy."""
         return [
             [
                 option.name,
@@ -135,31 +135,38 @@ def label_advice(
     label_weight: float = 1.0,
     seed: int = 0,
 ) -> Advice:
-    """Rank known classes and clusters of the pile by how much labels for them should help.
+    """Rank known classes and clusters of unlabelled inputs by how much labels for them should help.
 
     The features make a k-NN graph, the labels so far are mixed into it as cliques, and its spectral embedding is
-    clustered into the known classes and `n_novel` clusters. For each of these the change that a batch of its
-    labels makes to the graph is put through the derivative of the K-means measure (thesis, section 7.4.2, theorem 7.2,
-    exact).
+    clustered into the known classes and `n_novel` clusters. For each of these the change that a batch of its labels
+    makes to the graph is put through the exact derivative of the K-means measure (thesis, section 7.4.2, theorem 7.2).
 
     Parameters
     ----------
-    features
-        One row per input, labelled and unlabelled.
-    labels
+    features : array_like of shape (n_inputs, n_dimensions)
+        Labelled and unlabelled inputs.
+    labels : array_like of int of shape (n_inputs,)
         Class indices, -1 where unlabelled.
-    budget
+    budget : int
         How many labels can be bought.
-    n_novel
-        How many novel classes to look for; estimated by the eigengap of the graph when absent.
-    batch
+    n_novel : int, optional
+        How many novel classes to look for; estimated by the eigengap of the graph by default.
+    batch : int, default=3
         How many labels of an option are bought at a time; the forecasts are for one batch.
-    neighbours
-        Of each input in the graph.
-    label_weight
+    neighbours : int, default=15
+        Neighbours of each input in the graph.
+    label_weight : float, default=1.0
         How much a label counts beside all neighbours of an input.
-    seed
-        Of the clustering, and of the draw of inputs from an option.
+    seed : int, default=0
+        Seed of the clustering and of the draw of inputs from an option.
+
+    Returns
+    -------
+    Advice
+
+    See Also
+    --------
+    offmap.theory.perturbation.measure_gradient : The derivative behind the forecast.
 
     Examples
     --------
@@ -179,15 +186,15 @@ def label_advice(
     classes = classes[classes >= 0].astype(np.int64)
     base = knn_graph(rows, min(neighbours, n - 1))
     base = base * (n / base.sum())  # a mean degree of 1, the scale labels are weighed against
-    count = len(classes) + (novel_count(base, len(classes)) if n_novel is None else n_novel)
+    count = len(classes) + (estimate_novel_count(base, len(classes)) if n_novel is None else n_novel)
     if not len(classes) <= count < n:
         raise InputError(f"label_advice(n_novel={n_novel}): from 0 up, with fewer classes than the {n} inputs")
     spectrum = spectral_embedding(
-        labelled_graph(base, own, label_weight), min(max(3 * count, 24), n - 1), seed=seed, dense_nodes=300
+        add_label_cliques(base, own, label_weight), min(max(3 * count, 24), n - 1), seed=seed, dense_nodes=300
     )
     width = _width(spectrum.values, count, neighbours)
     embedding = spectrum.features[:, :width]
-    partition = believed_partition(embedding, own, count, seed)
+    partition = cluster_around_labels(embedding, own, count, seed)
     whole = measure_gradient(spectrum, partition, width)
     parts = [
         _part(spectrum, np.where(mask, partition, -1), width)
@@ -216,12 +223,25 @@ def label_advice(
     return Advice(_spend(options, budget, batch), budget, batch, partition, classes, value)
 
 
-def labelled_graph(base: Matrix, labels: Ints, label_weight: float = 1.0) -> Graph:
-    """A graph with every labelled class as a clique in which a node has degree `label_weight`.
+def add_label_cliques(base: Matrix, labels: Ints, label_weight: float = 1.0) -> Graph:
+    """Add every labelled class to a graph as a clique in which a node has degree `label_weight`.
+
+    Parameters
+    ----------
+    base : matrix of shape (n_nodes, n_nodes)
+        Adjacency without labels.
+    labels : ndarray of int of shape (n_nodes,)
+        Class indices, -1 where unlabelled.
+    label_weight : float, default=1.0
+        Degree of a node in its clique.
+
+    Returns
+    -------
+    Graph
 
     Examples
     --------
-    >>> labelled_graph(np.zeros((3, 3)), np.array([0, 0, -1])).toarray()
+    >>> add_label_cliques(np.zeros((3, 3)), np.array([0, 0, -1])).toarray()
     array([[0.5, 0.5, 0. ],
            [0.5, 0.5, 0. ],
            [0. , 0. , 0. ]])
@@ -231,12 +251,23 @@ def labelled_graph(base: Matrix, labels: Ints, label_weight: float = 1.0) -> Gra
     return Graph(base, shares @ sparse.diags_array(np.sqrt(label_weight * sizes)))
 
 
-def novel_count(base: Matrix, n_known: int) -> int:
-    """How many classes beyond the known ones the graph shows: the largest eigengap after `n_known`.
+def estimate_novel_count(base: Matrix, n_known: int) -> int:
+    """Estimate how many classes beyond the known ones the graph has, by the largest eigengap after `n_known`.
+
+    Parameters
+    ----------
+    base : matrix of shape (n_nodes, n_nodes)
+        Adjacency.
+    n_known : int
+        Number of known classes.
+
+    Returns
+    -------
+    int
 
     Examples
     --------
-    >>> novel_count(np.kron(np.eye(5), np.ones((4, 4))), n_known=3)
+    >>> estimate_novel_count(np.kron(np.eye(5), np.ones((4, 4))), n_known=3)
     2
     """
     largest = min(2 * n_known + 20, base.shape[0] - 2)
@@ -244,12 +275,27 @@ def novel_count(base: Matrix, n_known: int) -> int:
     return eigengap(values, smallest=min(n_known + 1, largest), largest=largest)[0] - n_known
 
 
-def believed_partition(embedding: Array, labels: Ints, count: int, seed: int = 0) -> Ints:
-    """Clusters started at the known classes' means and, for the rest, far from them; labels are kept.
+def cluster_around_labels(embedding: Array, labels: Ints, count: int, seed: int = 0) -> Ints:
+    """Cluster inputs from centres at the known classes' means and, for the rest, far from them; labels are kept.
+
+    Parameters
+    ----------
+    embedding : ndarray of shape (n_inputs, n_dimensions)
+        Spectral embedding.
+    labels : ndarray of int of shape (n_inputs,)
+        Known classes from 0 on, -1 where unlabelled.
+    count : int
+        Number of clusters, known classes included.
+    seed : int, default=0
+        Seed of the starting centres.
+
+    Returns
+    -------
+    ndarray of int of shape (n_inputs,)
 
     Examples
     --------
-    >>> believed_partition(np.array([[0.0], [0.1], [5.0], [5.1]]), np.array([0, -1, -1, -1]), 2)
+    >>> cluster_around_labels(np.array([[0.0], [0.1], [5.0], [5.1]]), np.array([0, -1, -1, -1]), 2)
     array([0, 0, 1, 1])
     """
     from sklearn.cluster import KMeans
@@ -268,14 +314,25 @@ def believed_partition(embedding: Array, labels: Ints, count: int, seed: int = 0
 
 
 def _part(spectrum: Any, labels: Ints, width: int) -> MeasureGradient | None:
-    """The gradient over a part of the classes; `None` when there are fewer than two, which cannot be apart."""
+    """Compute the gradient over a part of the classes; `None` when there are fewer than two."""
     return measure_gradient(spectrum, labels, width) if len(np.unique(labels[labels >= 0])) > 1 else None
 
 
 def clique_change(gradient: MeasureGradient, old: npt.NDArray[np.bool_], new: npt.NDArray[np.bool_]) -> float:
-    """The first-order change of the measure when the labelled members of a class grow from `old` to `new`.
+    """Compute the first-order change of the measure when the labelled members of a class grow from `old` to `new`.
 
     The derivative is linear in the change of the adjacency, and the clique of n nodes is n·𝔩𝔩ᵀ with 𝔩 = 1/n.
+
+    Parameters
+    ----------
+    gradient : MeasureGradient
+        From `measure_gradient`.
+    old, new : ndarray of bool of shape (n_nodes,)
+        Labelled members before and after.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -290,10 +347,10 @@ def clique_change(gradient: MeasureGradient, old: npt.NDArray[np.bool_], new: np
 
 
 def _spend(options: list[Option], budget: int, batch: int) -> list[Option]:
-    """A batch to each option in turn while labels are left: clusters nobody has named first, then by gain.
+    """Give a batch to each option in turn while labels are left: clusters without labels first, then by gain.
 
-    A class without any label cannot be told from noise, so clusters come before known classes; among the latter
-    those that should not gain get nothing.
+    A class without any label cannot be told from noise, so clusters come before known classes; among the latter those
+    that should not gain get nothing.
     """
     turn = sorted(range(len(options)), key=lambda i: (options[i].known, -options[i].gain))
     turn = [i for i in turn if not options[i].known or options[i].gain > 0]
@@ -310,7 +367,7 @@ def _spend(options: list[Option], budget: int, batch: int) -> list[Option]:
 
 
 def _width(values: Array, count: int, neighbours: int) -> int:
-    """As many dimensions as classes, or the nearest number after which the spectrum has a gap."""
+    """Choose as many dimensions as classes, or the nearest number after which the spectrum has a gap."""
     gaps = values[:-1] - values[1:]
     usable = np.flatnonzero((gaps > 1e-9) & (values[:-1] > 1e-9)) + 1
     if not len(usable):

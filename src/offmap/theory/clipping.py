@@ -17,22 +17,22 @@ PERCENTILES = (50.0, 75.0, 80.0, 85.0, 90.0, 95.0, 99.0)
 
 @dataclass(frozen=True)
 class ClipReport:
-    """The thesis' account of ReAct at several thresholds, on these activations.
+    """The thesis' account of ReAct at several thresholds, on given activations.
 
     Attributes
     ----------
-    levels
+    levels : ndarray
         Thresholds c.
-    known_loss, unknown_loss
+    known_loss, unknown_loss : ndarray
         Mean activation that clipping takes, measured.
-    known_predicted, unknown_predicted
+    known_predicted, unknown_predicted : ndarray
         The same by the skew-normal fits.
-    auroc, plain_auroc
-        Of the energy score after clipping, and without; `None` when there is no head.
-    known_fit, unknown_fit
+    auroc, plain_auroc : ndarray, float
+        AUROC of the energy score after clipping and without; `None` when there is no head.
+    known_fit, unknown_fit : EsnFit
         μ, σ, ε of all activations together.
-    known_units, unknown_units
-        Three rows per unit: mean, standard deviation (chaoticness), skewness.
+    known_units, unknown_units : ndarray of shape (3, n_units)
+        Mean, standard deviation (chaoticness) and skewness of each unit.
     """
 
     levels: Array
@@ -49,24 +49,24 @@ class ClipReport:
 
     @property
     def best(self) -> int:
-        """The threshold to look at: the best AUROC, or the widest difference in losses without a head."""
+        """Index of the threshold to look at: the best AUROC, or the widest difference in losses without a head."""
         return int(np.argmax(self.unknown_loss - self.known_loss if self.auroc is None else self.auroc))
 
     @property
     def theory_says(self) -> bool:
-        """Whether unknown activations lose more there than known ones: the thesis' criterion (section 3.4)."""
+        """True if unknown activations lose more there than known ones: the thesis' criterion (section 3.4)."""
         return bool(self.unknown_loss[self.best] > self.known_loss[self.best])
 
     @property
     def helps(self) -> bool:
-        """Whether clipping separates better: measured with a head, by the criterion without."""
+        """True if clipping separates better: measured with a head, by the criterion without."""
         if self.auroc is None or self.plain_auroc is None:
             return self.theory_says
         return bool(self.auroc[self.best] > self.plain_auroc)
 
     @property
     def fit_holds(self) -> bool:
-        """Whether the skew-normal fits foresee both losses there within a factor of two."""
+        """True if the skew-normal fits foresee both losses there within a factor of two."""
         i = self.best
         pairs = (
             (self.known_predicted[i], self.known_loss[i]),
@@ -97,18 +97,27 @@ def clip_report(
     levels: npt.ArrayLike | None = None,
     most: int = 20_000,
 ) -> ClipReport:
-    """Fit, predict and measure what clipping does.
+    """Fit, predict and measure what clipping does to known and unknown activations.
 
     Parameters
     ----------
-    known, unknown
-        Activations from 0 up, inputs × units; unknown may be noise.
-    weight, bias
+    known, unknown : array_like of shape (n_inputs, n_units)
+        Activations from 0 up; `unknown` may be noise.
+    weight, bias : array_like, optional
         The head, to measure the effect on the energy score.
-    levels
-        Thresholds c; several percentiles of the known activations when absent.
-    most
-        Activations each fit is made from, evenly spaced.
+    levels : array_like, optional
+        Thresholds c; several percentiles of the known activations by default.
+    most : int, default=20_000
+        Number of activations that each fit is made from, evenly spaced.
+
+    Returns
+    -------
+    ClipReport
+
+    Raises
+    ------
+    InputError
+        If an activation is negative.
 
     Examples
     --------
@@ -148,7 +157,20 @@ def clip_report(
 
 
 def energy_auroc(known: Array, unknown: Array, weight: Array, bias: Array, c: float) -> float:
-    """AUROC of the energy score, known inputs being the high side, after clipping features at c.
+    """Compute the AUROC of the energy score after clipping features at c; known inputs are the high side.
+
+    Parameters
+    ----------
+    known, unknown : ndarray of shape (n_inputs, n_units)
+        Features.
+    weight, bias : ndarray
+        The head, of shapes (n_classes, n_units) and (n_classes,).
+    c : float
+        Clipping threshold; infinity for none.
+
+    Returns
+    -------
+    float
 
     Examples
     --------

@@ -14,17 +14,24 @@ Array = npt.NDArray[np.float64]
 def vmf_posterior(
     features: npt.ArrayLike, prototypes: npt.ArrayLike, kappa: float = 1.0, prior: npt.ArrayLike | None = None
 ) -> Array:
-    """The E-step of OpenCon: ``p(c | x)`` for von Mises–Fisher classes of one concentration (thesis, section 8.3.1,
-    assumption 8.1).
+    """Compute ``p(c | x)`` for von Mises–Fisher classes of one concentration: the E-step of OpenCon.
+
+    Thesis, section 8.3.1, assumption 8.1.
 
     Parameters
     ----------
-    features, prototypes
-        Unit vectors: inputs × dimensions, classes × dimensions.
-    kappa
-        The concentration; the thesis writes the softmax without it (κ = 1).
-    prior
-        Class probabilities; equal when absent.
+    features : array_like of shape (n_inputs, n_dimensions)
+        Unit vectors.
+    prototypes : array_like of shape (n_classes, n_dimensions)
+        Unit vectors.
+    kappa : float, default=1.0
+        Concentration; the thesis writes the softmax without it.
+    prior : array_like of shape (n_classes,), optional
+        Class probabilities; equal ones by default.
+
+    Returns
+    -------
+    ndarray of shape (n_inputs, n_classes)
 
     Examples
     --------
@@ -38,16 +45,21 @@ def vmf_posterior(
 
 
 def evidence_bound(log_joint: npt.ArrayLike, q: npt.ArrayLike) -> tuple[Array, Array]:
-    """``log p(x)`` and its bound ``Σ_c q(c) log(p(x, c)/q(c))``, equal when q is the posterior (section 8.3.1).
+    """Compute ``log p(x)`` and its lower bound ``Σ_c q(c) log(p(x, c)/q(c))``.
 
-    The thesis prints the logarithm outside the sum over classes; the bound has it inside.
+    They are equal when q is the posterior. The thesis (section 8.3.1) prints the logarithm outside the sum over
+    classes; the bound has it inside.
 
     Parameters
     ----------
-    log_joint
-        Inputs × classes: log p(x, c).
-    q
-        Inputs × classes: any distribution over classes for each input.
+    log_joint : array_like of shape (n_inputs, n_classes)
+        ``log p(x, c)``.
+    q : array_like of shape (n_inputs, n_classes)
+        A distribution over classes for each input.
+
+    Returns
+    -------
+    log_p, bound : ndarray of shape (n_inputs,)
 
     Examples
     --------
@@ -61,9 +73,22 @@ def evidence_bound(log_joint: npt.ArrayLike, q: npt.ArrayLike) -> tuple[Array, A
 
 
 def alignment_loss(features: npt.ArrayLike, assignments: npt.ArrayLike, tau: float = 1.0) -> float:
-    """``Σ_x L_a(x)``: minus the mean inner product with the others of the same class, over τ (thesis, section 8.3.2).
+    """Compute ``Σ_x L_a(x)``: minus the mean inner product with the others of the same class, over τ.
 
-    Classes of a single input have no positives and count 0.
+    Thesis, section 8.3.2. Classes of a single input have no positives and count 0.
+
+    Parameters
+    ----------
+    features : array_like of shape (n_inputs, n_dimensions)
+        Embeddings.
+    assignments : array_like of shape (n_inputs,)
+        Class of each input.
+    tau : float, default=1.0
+        Temperature.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -82,10 +107,28 @@ def alignment_loss(features: npt.ArrayLike, assignments: npt.ArrayLike, tau: flo
 
 
 def alignment_identity(features: npt.ArrayLike, assignments: npt.ArrayLike, tau: float = 1.0) -> float:
-    """The same sum for unit vectors by class means only: ``−(1/τ) Σ_c (n²‖mean‖² − n)/(n − 1)``.
+    """Compute `alignment_loss` of unit vectors from class means alone: ``−(1/τ) Σ_c (n²‖mean‖² − n)/(n − 1)``.
 
-    The thesis (section 8.3.2, lemma 8.3) calls alignment equivalent to maximising ``Σ φ·μ_c``; that is an
-    approximation, this is exact: the loss sees the *squared* length of the class mean, not the length.
+    The thesis (section 8.3.2, lemma 8.3) calls alignment equivalent to maximising ``Σ φ·μ_c``. That is an
+    approximation; this is exact: the loss depends on the *squared* length of the class mean, not on the length.
+
+    Parameters
+    ----------
+    features : array_like of shape (n_inputs, n_dimensions)
+        Unit vectors.
+    assignments : array_like of shape (n_inputs,)
+        Class of each input.
+    tau : float, default=1.0
+        Temperature.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    InputError
+        If a row is not of unit length.
 
     Examples
     --------
@@ -105,7 +148,19 @@ def alignment_identity(features: npt.ArrayLike, assignments: npt.ArrayLike, tau:
 
 
 def optimal_prototypes(features: npt.ArrayLike, assignments: npt.ArrayLike) -> Array:
-    """The M-step for prototypes: class means scaled to unit length (thesis, section 8.3.2); zero for empty classes.
+    """Compute the prototypes of OpenCon's M-step: class means scaled to unit length (thesis, section 8.3.2).
+
+    Parameters
+    ----------
+    features : array_like of shape (n_inputs, n_dimensions)
+        Embeddings.
+    assignments : array_like of shape (n_inputs,)
+        Class of each input, counted from 0.
+
+    Returns
+    -------
+    ndarray of shape (n_classes, n_dimensions)
+        Zero for classes without inputs.
 
     Examples
     --------
@@ -120,11 +175,23 @@ def optimal_prototypes(features: npt.ArrayLike, assignments: npt.ArrayLike) -> A
 
 
 def mean_classifier_bound(features: npt.ArrayLike, assignments: npt.ArrayLike, tau: float = 1.0) -> tuple[float, float]:
-    """Both sides of the thesis, appendix B.3.3, lemma B.29: the contrastive loss in expectation, and
-    ``(1 − γ)/τ · L_sup``.
+    """Compute both sides of lemma B.29: the expected contrastive loss and ``(1 − γ)/τ · L_sup``.
 
-    γ is the chance that two random inputs share a class, so *fewer* classes make it larger, and with
-    L_sup ≤ 0 the right side rises. The thesis argues the reverse; the inequality itself holds.
+    Thesis, appendix B.3.3. γ is the chance that two random inputs share a class, so *fewer* classes make it larger, and
+    with L_sup ≤ 0 the right side rises. The thesis argues the reverse; the inequality itself holds.
+
+    Parameters
+    ----------
+    features : array_like of shape (n_inputs, n_dimensions)
+        Unit vectors.
+    assignments : array_like of shape (n_inputs,)
+        Class of each input.
+    tau : float, default=1.0
+        Temperature.
+
+    Returns
+    -------
+    loss, bound : float
 
     Examples
     --------
@@ -153,10 +220,27 @@ def mean_classifier_bound(features: npt.ArrayLike, assignments: npt.ArrayLike, t
 
 
 def simclr_loss(Z: npt.ArrayLike, A: npt.ArrayLike, tau: float) -> float:
-    """SimCLR-like losses as a function of the graph, with the logarithm outside (thesis, appendix B.2.4).
+    """Compute a SimCLR-like loss as a function of the graph (thesis, appendix B.2.4).
 
-    ``−(1/τ) Tr(ZᵀAZ) + log Σ_{x≠x'} w_x w_x' exp(z_x·z_x'/τ)``: unlabelled edges make SimCLR, labelled ones
-    SupCon, both together GCD and OpenCon.
+    ``−(1/τ) Tr(ZᵀAZ) + log Σ_{x≠x'} w_x w_x' exp(z_x·z_x'/τ)``, with the logarithm outside: unlabelled edges make
+    SimCLR, labelled ones SupCon, both together GCD and OpenCon.
+
+    Parameters
+    ----------
+    Z : array_like of shape (n_nodes, n_dimensions)
+        Embedding of the nodes.
+    A : array_like of shape (n_nodes, n_nodes)
+        Adjacency.
+    tau : float
+        Temperature.
+
+    Returns
+    -------
+    float
+
+    See Also
+    --------
+    simclr_matrix : The matrix whose eigenvectors minimise it for large τ.
 
     Examples
     --------
@@ -172,9 +256,18 @@ def simclr_loss(Z: npt.ArrayLike, A: npt.ArrayLike, tau: float) -> float:
 
 
 def simclr_matrix(A: npt.ArrayLike) -> Array:
-    """For large τ the loss is ``−(1/τ) Tr(ZᵀMZ)``, so its optimum is M's top eigenvectors (thesis, appendix B.2.4).
+    """Compute ``M = A − (D11ᵀD − D²) / (Tr(D)² − Tr(D²))``, whose top eigenvectors minimise `simclr_loss` for large τ.
 
-    ``M = A − (D11ᵀD − D²) / (Tr(D)² − Tr(D²))``.
+    Thesis, appendix B.2.4: there the loss is ``−(1/τ) Tr(ZᵀMZ)`` up to a constant.
+
+    Parameters
+    ----------
+    A : array_like of shape (n_nodes, n_nodes)
+        Adjacency.
+
+    Returns
+    -------
+    ndarray of shape (n_nodes, n_nodes)
 
     Examples
     --------

@@ -15,11 +15,20 @@ from scipy.special import betainc, gammaln
 
 from offmap.activations import as_array
 from offmap.errors import InputError
-from offmap.theory.values import Array, unwrapped
+from offmap.theory.values import Array, unwrap
 
 
 def log_ball_constant(dimension: float) -> float:
-    """``log c_b``: the volume of the unit ball in this dimension, which a small cap on the sphere approaches.
+    """Compute ``log c_b``, the log volume of the unit ball; a small cap on the sphere approaches it.
+
+    Parameters
+    ----------
+    dimension : float
+        Dimension of the ball, larger than 0.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -32,8 +41,20 @@ def log_ball_constant(dimension: float) -> float:
 
 
 def cap_area(r: npt.ArrayLike, m: int) -> Array:
-    """The exact area of ``{z on the unit sphere of R^m : ‖z − centre‖ ≤ r}`` (the ball B of the thesis, appendix
-    A.3.1).
+    """Compute the exact area of ``{z on the unit sphere of R^m : ‖z − centre‖ ≤ r}``.
+
+    This is the ball B of the thesis, appendix A.3.1.
+
+    Parameters
+    ----------
+    r : array_like
+        Chord lengths, cut to [0, 2].
+    m : int
+        Dimension of the space around the sphere, at least 2.
+
+    Returns
+    -------
+    ndarray or float
 
     Examples
     --------
@@ -47,26 +68,30 @@ def cap_area(r: npt.ArrayLike, m: int) -> Array:
     # a chord r spans an angle with sin²(θ/2) = r²/4, so sin²θ = r²(1 − r²/4)
     squared_sine = np.clip(distance**2 * (1 - distance**2 / 4), 0.0, 1.0)
     half = 0.5 * whole * betainc((m - 1) / 2, 0.5, squared_sine)
-    return unwrapped(np.where(distance**2 <= 2, half, whole - half))
+    return unwrap(np.where(distance**2 <= 2, half, whole - half))
 
 
 def knn_density(
     r: npt.ArrayLike, k: int, n: int, dimension: float, *, log: bool = False, exact_sphere: bool = False
 ) -> Array:
-    """``p̂(z) = k / (c_b n r^d)`` by the distance to the k-th of n neighbours (thesis, appendix A.3.1, d = m − 1).
+    """Estimate ``p̂(z) = k / (c_b n r^d)`` by the distance to the k-th of n neighbours (thesis, appendix A.3.1).
 
     Parameters
     ----------
-    r
+    r : array_like
         Distances to the k-th neighbour.
-    k, n
+    k, n : int
         Which neighbour, of how many.
-    dimension
-        Of the space the data fill: the intrinsic dimension, or m − 1 to follow the thesis to the letter.
-    log
+    dimension : float
+        Dimension d that the data fill: the intrinsic one, or m − 1 as in the thesis.
+    log : bool, default=False
         Return the logarithm, which does not under- or overflow.
-    exact_sphere
-        Divide by the exact area of the cap on the sphere of R^(dimension + 1) instead of its small-r limit.
+    exact_sphere : bool, default=False
+        Divide by the exact area of the cap on the sphere of R^(dimension + 1) instead of its limit for small r.
+
+    Returns
+    -------
+    ndarray or float
 
     Examples
     --------
@@ -82,13 +107,28 @@ def knn_density(
         else:
             volume = log_ball_constant(dimension) + dimension * np.log(distance)
     value = np.log(k / n) - volume
-    return unwrapped(value if log else np.exp(value))
+    return unwrap(value if log else np.exp(value))
 
 
 def id_posterior(density: npt.ArrayLike, c0: float, beta: float, epsilon: float) -> Array:
-    """``p̂(known | z)`` when unknowns have density `c0` wherever p̂_in is low (thesis, appendix A.3.1).
+    """Compute ``p̂(known | z)`` when unknown inputs have density `c0` wherever p̂_in is low (thesis, appendix A.3.1).
 
-    The region of the unknowns is chosen by the threshold the decision uses, so the posterior is 1 above it.
+    The region of the unknown inputs is chosen by the threshold that the decision uses, so the posterior is 1 above it.
+
+    Parameters
+    ----------
+    density : array_like
+        ``p̂_in(z)``, for example from `knn_density`.
+    c0 : float
+        Density of unknown inputs in their region.
+    beta : float
+        Posterior that the decision asks for, between 0 and 1.
+    epsilon : float
+        Prior probability of an unknown input, between 0 and 1.
+
+    Returns
+    -------
+    ndarray or float
 
     Examples
     --------
@@ -100,15 +140,29 @@ def id_posterior(density: npt.ArrayLike, c0: float, beta: float, epsilon: float)
     outside = np.where(inside < beta * epsilon * c0 / ((1 - beta) * (1 - epsilon)), c0, 0.0)
     known = (1 - epsilon) * inside
     total = known + epsilon * outside
-    return unwrapped(np.where(total > 0, known / np.where(total > 0, total, 1.0), 0.0))
+    return unwrap(np.where(total > 0, known / np.where(total > 0, total, 1.0), 0.0))
 
 
 def bayes_threshold(k: int, n: int, dimension: float, c0: float, beta: float, epsilon: float) -> float:
-    """λ of the thesis, section 5.5, theorem 5.1: accept when −r_k ≥ λ, the same as accepting when the posterior is at
-    least β.
+    """Compute λ of theorem 5.1: accepting when −r_k ≥ λ is accepting when the posterior is at least β.
 
-    True for every input, and circular: the unknowns' region is defined by this very threshold. It turns a
-    prior ε, a density c0 of unknowns and a confidence β into a distance; it does not show k-NN to be best.
+    Thesis, section 5.5. True for every input, and circular: the region of the unknown inputs is defined by this very
+    threshold. It turns a prior ε, a density c0 and a confidence β into a distance; it does not show k-NN to be best.
+
+    Parameters
+    ----------
+    k, n : int
+        Which neighbour, of how many.
+    dimension : float
+        Dimension that the data fill.
+    c0 : float
+        Density of unknown inputs, larger than 0.
+    beta, epsilon : float
+        Posterior asked for and prior of unknown inputs, between 0 and 1.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -129,12 +183,16 @@ def _shares(beta: float, epsilon: float) -> None:
 
 
 def intrinsic_dimension(distances: npt.ArrayLike) -> float:
-    """The dimension neighbour distances grow with (Levina & Bickel 2004), pooled by the harmonic mean.
+    """Estimate the dimension that neighbour distances grow with (Levina & Bickel 2004), pooled by the harmonic mean.
 
     Parameters
     ----------
-    distances
-        Inputs × k, distances to the k nearest others, ascending.
+    distances : array_like of shape (n_inputs, k)
+        Distances to the k nearest others, ascending, k at least 3.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -160,7 +218,19 @@ def intrinsic_dimension(distances: npt.ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class NeighbourReport:
-    """Densities of known and unknown inputs by k-NN, in the intrinsic and in the ambient dimension."""
+    """Densities of known and unknown inputs by k-NN, in the intrinsic and in the ambient dimension.
+
+    Attributes
+    ----------
+    k : int
+        Neighbour whose distance was used.
+    ambient, intrinsic : int, float
+        Number of units, and estimated dimension that the features fill.
+    known_log_density, unknown_log_density : ndarray
+        Logarithms of p̂; the second is `None` without unknown inputs.
+    ambient_range : float
+        Orders of magnitude between known inputs' densities if all units counted as dimensions.
+    """
 
     k: int
     ambient: int
@@ -187,12 +257,18 @@ def neighbour_report(known: Any, unknown: Any = None, k: int = 20, most: int = 4
 
     Parameters
     ----------
-    known, unknown
-        Features, inputs × units.
-    k
-        The neighbour whose distance is used.
-    most
-        Known inputs used: an even sample, half as the bank and half as queries.
+    known : array_like of shape (n_inputs, n_units)
+        Features of known inputs.
+    unknown : array_like of shape (n_unknown, n_units), optional
+        Features of unknown inputs.
+    k : int, default=20
+        Neighbour whose distance is used.
+    most : int, default=4000
+        Number of known inputs used: an even sample, half as the bank and half as queries.
+
+    Returns
+    -------
+    NeighbourReport
 
     Examples
     --------
@@ -202,8 +278,9 @@ def neighbour_report(known: Any, unknown: Any = None, k: int = 20, most: int = 4
     2
     """
     from offmap.neighbors import Bank
+    from offmap.neighbors.vectors import unit
 
-    rows = _unit(as_array(known, "known"))
+    rows = unit(as_array(known, "known"))[0]
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))]
     bank, queries = rows[::2], rows[1::2]
     if k >= len(bank):
@@ -216,11 +293,6 @@ def neighbour_report(known: Any, unknown: Any = None, k: int = 20, most: int = 4
     spread = (m - 1) * float(np.ptp(np.log10(last)))
     other = None
     if unknown is not None:
-        far = np.asarray(searcher.search(_unit(as_array(unknown, "unknown"))[:most], k)[0], dtype=np.float64)
+        far = np.asarray(searcher.search(unit(as_array(unknown, "unknown")[:most])[0], k)[0], dtype=np.float64)
         other = knn_density(np.maximum(far[:, -1], 1e-12), k, len(bank), dimension, log=True)
     return NeighbourReport(k, m, dimension, knn_density(last, k, len(bank), dimension, log=True), other, spread)
-
-
-def _unit(rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    array = np.asarray(rows, dtype=np.float32)
-    return np.asarray(array / np.maximum(np.linalg.norm(array, axis=1, keepdims=True), 1e-12))

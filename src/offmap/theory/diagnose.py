@@ -26,27 +26,31 @@ def explain(
     most: int = 4000,
     seed: int = 0,
 ) -> Findings:
-    """Check the assumptions of ReAct, DICE, k-NN, Mahalanobis and spectral learning on these activations.
+    """Check the assumptions of ReAct, DICE, k-NN, Mahalanobis and spectral learning on given activations.
 
-    What can be checked depends on what is given: ReAct and DICE need unknown inputs (or noise) and, for the effect
-    on scores, a head; normality and advice need labels.
+    What can be checked depends on what is given: ReAct and DICE need unknown inputs (or noise) and, for the effect on
+    scores, a head; normality and advice need labels.
 
     Parameters
     ----------
-    known
-        Activations of known inputs, or a plain array of features. Labels -1 mark unlabelled inputs.
-    unknown
+    known : Activations or array_like of shape (n_inputs, n_units)
+        Activations of known inputs, or plain features. Labels -1 mark unlabelled inputs.
+    unknown : Activations or array_like, optional
         Activations of unknown inputs, or of noise.
-    labels
+    labels : array_like of int, optional
         Labels of `known`, when it is a plain array.
-    clip
-        ReAct's threshold c; when absent several percentiles of the known activations are compared.
-    budget
+    clip : float, optional
+        ReAct's threshold c; several percentiles of the known activations are compared by default.
+    budget : int, default=0
         Labels that could be bought; above 0, and with some labels and some -1, advice is given.
-    most
+    most : int, default=4000
         Inputs of each kind that are looked at, evenly spaced.
-    seed
-        Of the clustering behind the advice.
+    seed : int, default=0
+        Seed of the clustering behind the advice.
+
+    Returns
+    -------
+    Findings
 
     Examples
     --------
@@ -90,7 +94,7 @@ def _sample(acts: Activations, most: int) -> Array:
 
 
 def _even(n: int, most: int) -> npt.NDArray[np.int64]:
-    """At most this many rows, evenly spaced: the same ones each time."""
+    """Return at most this many row indices, evenly spaced: the same ones each time."""
     if most < 10:
         raise InputError(f"explain(most={most}): at least 10 inputs are needed to say anything")
     return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))

@@ -14,17 +14,17 @@ Verdict = Literal["helps", "hurts", "holds", "fails", "unclear"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One assumption looked at: what about, how it stands, and the sentence that says so.
+    """How one assumption stands: its topic, a verdict and the sentence that says so.
 
     Attributes
     ----------
-    topic
+    topic : str
         ``"rectified"``, ``"sparsified"``, ``"neighbours"``, ``"normality"``, ``"graph"``, ``"advice"`` …
-    verdict
-        In one word.
-    sentence
-        In one sentence, with the numbers.
-    numbers
+    verdict : {"helps", "hurts", "holds", "fails", "unclear"}
+        The answer in one word.
+    sentence : str
+        The answer in one sentence, with the numbers.
+    numbers : mapping of str to float
         The numbers by name.
     """
 
@@ -56,7 +56,7 @@ class Figure:
     caption: str = ""
 
     def draw(self) -> Any:
-        """The plotly figure."""
+        """Draw the plotly figure."""
         from offmap.plots import theory
 
         return getattr(theory, self.kind)(**self.values)
@@ -91,7 +91,7 @@ class Findings:
         return "\n".join(str(finding) for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Findings as plain values, for JSON.
+        """Return the findings as plain values, for JSON.
 
         Examples
         --------
@@ -112,7 +112,7 @@ class Findings:
         }
 
     def page(self) -> Page:
-        """The findings as a page of `offmap.report`, with its figures drawn (needs the extra `report`)."""
+        """Build a page of `offmap.report` with the figures drawn (needs the extra `report`)."""
         from offmap.report import Page
 
         page = Page(self.title, "\n".join(f"- **{f.topic}**, {f.verdict}: {f.sentence}" for f in self.findings))

@@ -1,4 +1,4 @@
-"""Is a class Gaussian? The Henze–Zirkler test of multivariate normality, vectorised, with its p-value."""
+"""The Henze–Zirkler test of multivariate normality, vectorised, with its p-value."""
 
 from __future__ import annotations
 
@@ -15,24 +15,29 @@ Array = npt.NDArray[np.float64]
 
 
 class HenzeZirkler(NamedTuple):
-    """The statistic and the chance of one at least as large under a Gaussian."""
+    """The statistic and the probability of one at least as large under a Gaussian."""
 
     statistic: float
     p_value: float
 
 
 def henze_zirkler(X: npt.ArrayLike) -> HenzeZirkler:
-    """Test whether rows come from one Gaussian (Henze & Zirkler 1990), by its log-normal approximation.
+    """Test if rows come from one Gaussian (Henze & Zirkler 1990), by its log-normal approximation.
 
     Parameters
     ----------
-    X
-        Inputs × dimensions, more inputs than dimensions: with fewer no affine-invariant test exists.
+    X : array_like of shape (n_inputs, n_dimensions)
+        More inputs than dimensions: with fewer no affine-invariant test exists.
 
     Returns
     -------
     HenzeZirkler
         ``statistic``, ``p_value``; also a plain pair.
+
+    Raises
+    ------
+    InputError
+        If there are too few rows, or a direction does not vary.
 
     Examples
     --------
@@ -49,14 +54,14 @@ def henze_zirkler(X: npt.ArrayLike) -> HenzeZirkler:
     if n <= d + 1:
         raise InputError(
             f"henze_zirkler({n} rows × {d} columns): more rows than columns are needed; "
-            "project onto fewer directions first (principal_part does)"
+            "project onto fewer directions first (project_principal does)"
         )
     centred = rows - rows.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
     if sizes[-1] <= 1e-10 * max(float(sizes[0]), 1e-300):
         raise InputError(
             "henze_zirkler: some directions do not vary (a singular covariance); "
-            "project onto fewer directions first (principal_part does)"
+            "project onto fewer directions first (project_principal does)"
         )
     white = left * np.sqrt(n)  # rows with covariance exactly the identity (maximum likelihood)
     norms = (white**2).sum(axis=1)
@@ -80,7 +85,16 @@ def henze_zirkler(X: npt.ArrayLike) -> HenzeZirkler:
 
 
 def null_moments(n: int, d: int) -> tuple[float, float]:
-    """Mean and variance of the statistic under a Gaussian (Henze & Zirkler 1990, theorem 2.4).
+    """Compute mean and variance of the statistic under a Gaussian (Henze & Zirkler 1990, theorem 2.4).
+
+    Parameters
+    ----------
+    n, d : int
+        Numbers of inputs and dimensions.
+
+    Returns
+    -------
+    mean, variance : float
 
     Examples
     --------
@@ -100,16 +114,27 @@ def null_moments(n: int, d: int) -> tuple[float, float]:
 
 
 def _smoothing(n: int, d: int) -> float:
-    """β of the test: the bandwidth it was tabulated for."""
+    """Compute β of the test: the bandwidth it was tabulated for."""
     return float((n * (2 * d + 1) / 4) ** (1 / (d + 4)) / np.sqrt(2))
 
 
-def principal_part(X: npt.ArrayLike, dimensions: int) -> Array:
-    """Rows in the coordinates of their leading principal directions; a Gaussian stays a Gaussian.
+def project_principal(X: npt.ArrayLike, dimensions: int) -> Array:
+    """Project rows onto their leading principal directions; a Gaussian stays a Gaussian.
+
+    Parameters
+    ----------
+    X : array_like of shape (n_inputs, n_units)
+        Features.
+    dimensions : int
+        Directions to keep, at most the rank.
+
+    Returns
+    -------
+    ndarray of shape (n_inputs, n_kept)
 
     Examples
     --------
-    >>> principal_part(np.eye(4), 2).shape
+    >>> project_principal(np.eye(4), 2).shape
     (4, 2)
     """
     rows = np.asarray(X, dtype=np.float64)
@@ -121,7 +146,19 @@ def principal_part(X: npt.ArrayLike, dimensions: int) -> Array:
 
 @dataclass(frozen=True)
 class NormalityByClass:
-    """The test for every class; a Gaussian (Mahalanobis) suits only those with a large p-value."""
+    """The test of every class; a Gaussian (Mahalanobis) suits only those with a large p-value.
+
+    Attributes
+    ----------
+    classes : ndarray of int
+        Classes with enough inputs.
+    statistics, p_values : ndarray
+        Results of the test.
+    dimensions : int
+        Directions that the tests used at least.
+    level : float
+        Level of the verdict.
+    """
 
     classes: npt.NDArray[np.int64]
     statistics: Array
@@ -131,7 +168,7 @@ class NormalityByClass:
 
     @property
     def rejected(self) -> float:
-        """The share of classes that are not Gaussian at this level, after Holm's correction."""
+        """Share of classes that are not Gaussian at this level, after Holm's correction."""
         order = np.sort(self.p_values)
         steps = order * np.arange(len(order), 0, -1)
         stop = np.flatnonzero(steps > self.level)
@@ -156,18 +193,24 @@ def normality_by_class(
     level: float = 0.05,
     most: int = 1000,
 ) -> NormalityByClass:
-    """Henze–Zirkler for each class in its leading principal directions.
+    """Test each class for normality in its leading principal directions.
 
     Parameters
     ----------
-    features, labels
-        Inputs × units and their classes; -1 is left out.
-    dimensions
+    features : array_like of shape (n_inputs, n_units)
+        Features.
+    labels : array_like of int of shape (n_inputs,)
+        Classes; -1 is left out.
+    dimensions : int, default=10
         Directions kept per class; fewer when a class has few inputs.
-    level
-        The level of the verdict.
-    most
+    level : float, default=0.05
+        Level of the verdict.
+    most : int, default=1000
         Inputs used per class; the test compares all pairs.
+
+    Returns
+    -------
+    NormalityByClass
 
     Examples
     --------
@@ -184,7 +227,7 @@ def normality_by_class(
         members = rows[np.flatnonzero(given == label)[:most]]
         if len(members) < 8:
             continue
-        part = principal_part(members, min(dimensions, len(members) // 4))
+        part = project_principal(members, min(dimensions, len(members) // 4))
         width = min(width, part.shape[1])
         test = henze_zirkler(part)
         classes.append(int(label))

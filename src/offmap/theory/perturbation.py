@@ -26,26 +26,26 @@ def kmeans_measure_derivative(
     k: int,
     closed_form: bool = False,
 ) -> float | Array:
-    """``dM_kms/dδ`` at δ = 0 for ``A(δ) = A + δ 𝔩𝔩ᵀ``: negative means labels will tighten the clusters.
+    """Compute ``dM_kms/dδ`` at δ = 0 for ``A(δ) = A + δ 𝔩𝔩ᵀ``; negative means labels will tighten the clusters.
 
     Parameters
     ----------
-    A
-        The adjacency without labels; its degrees need not be 1 as they are in the thesis.
-    connection
-        𝔩, one number per node; or one column per class that could be labelled (then one derivative for each;
-        labelling several together adds them up).
-    labels
-        The true partition the measure is taken over; nodes marked -1 are not counted.
-    k
+    A : Graph or matrix of shape (n_nodes, n_nodes)
+        Adjacency without labels; its degrees need not be 1 as they are in the thesis.
+    connection : array_like of shape (n_nodes,) or (n_nodes, n_classes)
+        𝔩, one number per node; or one column per class that could be labelled (then one derivative for each; labelling
+        several together adds them up).
+    labels : array_like of shape (n_nodes,)
+        True partition that the measure is taken over; nodes marked -1 are not counted.
+    k : int
         Dimensions of the embedding.
-    closed_form
-        The thesis' approximation (section 7.4.2, theorem 7.2), which drops terms of the order of one over the spectral
-        gap.
+    closed_form : bool, default=False
+        Use the thesis' approximation (section 7.4.2, theorem 7.2), which drops terms of the order of one over the
+        spectral gap.
 
     Returns
     -------
-    float or array
+    float or ndarray
         One number, or one per column of `connection`.
 
     Examples
@@ -79,7 +79,7 @@ class MeasureGradient:
     scale: float
 
     def __call__(self, connection: npt.ArrayLike) -> float | Array:
-        """The derivative for this connection."""
+        """Compute the derivative for one connection, or for each column."""
         given = np.asarray(connection, dtype=np.float64)
         bonds = given[:, None] if given.ndim == 1 else given
         if len(bonds) != len(self.diagonal):
@@ -93,10 +93,28 @@ class MeasureGradient:
 
 
 def measure_gradient(spectrum: Spectrum, labels: npt.ArrayLike, k: int) -> MeasureGradient:
-    """The gradient from a spectrum of K ≥ k eigenpairs: with all pairs exact, with K = k the closed form.
+    """Compute the gradient from a spectrum of K ≥ k eigenpairs: with all pairs exact, with K = k the closed form.
 
-    In between, eigenvalues beyond the K-th count as 0, so the error falls as K grows. This is how graphs too
-    large for a full decomposition are handled.
+    In between, eigenvalues beyond the K-th count as 0, so the error falls as K grows. This is how graphs too large for
+    a full decomposition are handled.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        From `offmap.graph.spectral_embedding`.
+    labels : array_like of shape (n_nodes,)
+        Partition, -1 for nodes that are not counted.
+    k : int
+        Dimensions of the embedding.
+
+    Returns
+    -------
+    MeasureGradient
+
+    Raises
+    ------
+    InputError
+        If the k-th eigenvalue is 0 or equals the next, or the class means coincide.
 
     Examples
     --------
@@ -142,9 +160,7 @@ def measure_gradient(spectrum: Spectrum, labels: npt.ArrayLike, k: int) -> Measu
 
 
 def _upsilon(columns: Array, labels: npt.NDArray[np.int64], ratio: float) -> Array:
-    """Υ = (1+e)H − I − (e/N)11ᵀ (thesis, appendix B.2.3, lemma B.22) times columns, with rows not counted (-1) set to
-    0.
-    """
+    """Multiply Υ = (1+e)H − I − (e/N)11ᵀ (thesis, appendix B.2.3, lemma B.22) with columns; rows marked -1 become 0."""
     counted = labels >= 0
     part = columns[counted]
     _, group, sizes = np.unique(labels[counted], return_inverse=True, return_counts=True)
@@ -159,7 +175,18 @@ def _upsilon(columns: Array, labels: npt.NDArray[np.int64], ratio: float) -> Arr
 def kmeans_measure_change(
     A: Graph | Matrix, connection: npt.ArrayLike, labels: npt.ArrayLike, k: int, delta: float
 ) -> float:
-    """``Δ_kms(δ) = M_kms(0) − M_kms(δ)`` by embedding twice (thesis, section 7.4.2): positive is better clusters.
+    """Compute ``Δ_kms(δ) = M_kms(0) − M_kms(δ)`` by embedding twice (thesis, section 7.4.2); positive is better.
+
+    Parameters
+    ----------
+    A, connection, labels, k
+        As in `kmeans_measure_derivative`.
+    delta : float
+        Weight δ of the labels.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -184,18 +211,19 @@ def kmeans_measure_change(
 
 @dataclass(frozen=True)
 class ClassPerturbation:
-    """Per class: how strongly it is tied to the labels, and how well it clusters by itself (thesis, section 7.4.2,
-    theorem 7.3).
+    """Hold, per class, how strongly it is tied to the labels and how well it clusters by itself.
+
+    Thesis, section 7.4.2, theorem 7.3.
 
     Attributes
     ----------
-    classes
-        Their indices.
-    connection
-        𝔩_π − 1/N: the mean bond of the class to the labelled data, over that of a random node.
-    intra, inter
+    classes, sizes : ndarray of int
+        Class indices and numbers of nodes.
+    connection : ndarray
+        𝔩_π − 1/N: mean bond of the class to the labelled data, over that of a random node.
+    intra, inter : ndarray
         Mean inner product of its features with each other, and with other classes' features.
-    delta
+    delta : ndarray
         ``Δ_π = connection − 2(1 − |π|/N)(intra − inter)``; positive when labels are predicted to help it.
     """
 
@@ -217,16 +245,20 @@ class ClassPerturbation:
 
 
 def class_perturbation(Z: npt.ArrayLike, connection: npt.ArrayLike, labels: npt.ArrayLike) -> ClassPerturbation:
-    """Δ_π for every class, from the embedding without labels (thesis, section 7.4.2, theorem 7.3).
+    """Compute Δ_π for every class from the embedding without labels (thesis, section 7.4.2, theorem 7.3).
 
     Parameters
     ----------
-    Z
+    Z : array_like of shape (n_nodes, k)
         The features `spectral_embedding(A, k).features`, with unit degrees.
-    connection
+    connection : array_like of shape (n_nodes,)
         𝔩, summing to 1.
-    labels
-        The partition.
+    labels : array_like of shape (n_nodes,)
+        Partition.
+
+    Returns
+    -------
+    ClassPerturbation
 
     Examples
     --------
@@ -250,10 +282,19 @@ def class_perturbation(Z: npt.ArrayLike, connection: npt.ArrayLike, labels: npt.
 
 
 def intuitive_bound(Z: npt.ArrayLike, connection: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """The lower bound ``η_1 η_2 Σ |π| 𝔩_π Δ_π`` of −dM/dδ (thesis, section 7.4.2, theorem 7.3); 𝔩 is averaged within
-    classes.
+    """Compute the lower bound ``η_1 η_2 Σ |π| 𝔩_π Δ_π`` of −dM/dδ (thesis, section 7.4.2, theorem 7.3).
 
-    It needs a wide gap, 𝔩 in the span of the embedding and constant on classes, and unit degrees.
+    𝔩 is averaged within classes. The bound needs a wide gap, 𝔩 in the span of the embedding and constant on classes,
+    and unit degrees.
+
+    Parameters
+    ----------
+    Z, connection, labels
+        As in `class_perturbation`.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -269,19 +310,19 @@ def intuitive_bound(Z: npt.ArrayLike, connection: npt.ArrayLike, labels: npt.Arr
 
 @dataclass(frozen=True)
 class PerturbationReport:
-    """Predicted and actual change of the measure for each class that could be labelled, and how they agree.
+    """Predicted and actual change of the measure for each class that could be labelled.
 
     Attributes
     ----------
-    classes
+    classes : ndarray of int
         The classes, in order.
-    predicted
+    predicted : ndarray
         ``−δ dM/dδ``: the derivative's forecast.
-    closed
+    closed : ndarray
         The same by the thesis' closed form.
-    actual
+    actual : ndarray
         ``M(0) − M(δ)`` with the labels really added.
-    delta
+    delta : float
         The weight δ.
     """
 
@@ -308,20 +349,24 @@ class PerturbationReport:
 def perturbation_report(
     A: Graph | Matrix, labels: npt.ArrayLike, k: int, connections: npt.ArrayLike, delta: float
 ) -> PerturbationReport:
-    """Predict the effect of labelling each class, then label it and look.
+    """Predict the effect of labelling each class, then label it and measure.
 
     Parameters
     ----------
-    A
-        The unlabelled adjacency.
-    labels
-        The true partition, in which every class 0 … C−1 occurs.
-    k
+    A : Graph or matrix of shape (n_nodes, n_nodes)
+        Unlabelled adjacency.
+    labels : array_like of shape (n_nodes,)
+        True partition, in which every class 0 … C−1 occurs.
+    k : int
         Dimensions of the embedding.
-    connections
-        Nodes × classes: 𝔩 of each class.
-    delta
-        How much weight its labels get.
+    connections : array_like of shape (n_nodes, n_classes)
+        𝔩 of each class.
+    delta : float
+        Weight of a class' labels.
+
+    Returns
+    -------
+    PerturbationReport
 
     Examples
     --------
@@ -340,7 +385,16 @@ def perturbation_report(
 
 
 def rank_correlation(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    """Spearman's correlation; 0 when one side does not vary.
+    """Compute Spearman's correlation; 0 when one side does not vary.
+
+    Parameters
+    ----------
+    first, second : array_like of shape (n,)
+        Numbers to compare.
+
+    Returns
+    -------
+    float
 
     Examples
     --------

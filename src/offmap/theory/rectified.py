@@ -13,13 +13,24 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from offmap.errors import InputError
-from offmap.theory.values import Array, unwrapped
+from offmap.theory.values import Array, unwrap
 
 ROOT_2PI = float(np.sqrt(2 * np.pi))
 
 
 def esn_pdf(x: npt.ArrayLike, mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0) -> Array:
-    """The density of the epsilon-skew-normal (thesis, section 3.4, eq. 3.5; Mudholkar & Hutson 2000).
+    """Compute the density of the epsilon-skew-normal (thesis, section 3.4, eq. 3.5; Mudholkar & Hutson 2000).
+
+    Parameters
+    ----------
+    x : array_like
+        Points.
+    mu, sigma, epsilon : array_like
+        Mode, scale (larger than 0) and skew in [−1, 1] (default 0); negative is a long right tail.
+
+    Returns
+    -------
+    ndarray or float
 
     Examples
     --------
@@ -28,16 +39,26 @@ def esn_pdf(x: npt.ArrayLike, mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: 
     """
     point, centre, scale, skew = _arguments(x, mu, sigma, epsilon)
     side = np.where(point < centre, 1 + skew, 1 - skew)
-    return unwrapped(_phi(_ratio(point - centre, side * scale)) / scale)
+    return unwrap(_phi(_ratio(point - centre, side * scale)) / scale)
 
 
 def esn_excess(
     threshold: npt.ArrayLike, mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0
 ) -> Array:
-    """``E[max(x − threshold, 0)]`` for x ~ ESN, on either side of the mode.
+    """Compute ``E[max(x − threshold, 0)]`` for x ~ ESN, on either side of the mode.
 
-    The thesis prints one branch of each (section 3.4: eq. 3.8 needs c ≥ μ, eq. 3.6 μ ≥ 0); this
-    holds everywhere.
+    The thesis prints one branch of each (section 3.4: eq. 3.8 needs c ≥ μ, eq. 3.6 needs μ ≥ 0); this holds everywhere.
+
+    Parameters
+    ----------
+    threshold : array_like
+        Threshold on x.
+    mu, sigma, epsilon : array_like
+        As in `esn_pdf`.
+
+    Returns
+    -------
+    ndarray or float
 
     Examples
     --------
@@ -50,21 +71,26 @@ def esn_excess(
     below = _tail(np.abs(gap), (1 + skew) * scale) * (1 + skew)
     # below the mode: E[(x − a)+] = E[x] − a + E[(a − x)+]
     mean = centre - 4 * skew * scale / ROOT_2PI
-    return unwrapped(np.where(gap >= 0, above, mean - level + below))
+    return unwrap(np.where(gap >= 0, above, mean - level + below))
 
 
 def esn_mean(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0) -> Array:
-    """``E[max(x, 0)]`` for x ~ ESN(μ, σ², ε) (thesis, section 3.4, eq. 3.6); with ε = 0 the rectified Gaussian (section
-    3.4).
+    """Compute ``E[max(x, 0)]`` for x ~ ESN(μ, σ², ε) (thesis, section 3.4, eq. 3.6).
+
+    With ε = 0 it is the mean of the rectified Gaussian.
 
     Parameters
     ----------
-    mu
-        The mode.
-    sigma
-        The scale, the chaoticness of the thesis; larger than 0.
-    epsilon
-        The skew in [−1, 1]; negative is a long right tail.
+    mu : array_like
+        Mode.
+    sigma : array_like
+        Scale, the chaoticness of the thesis; larger than 0.
+    epsilon : array_like, default=0.0
+        Skew in [−1, 1]; negative is a long right tail.
+
+    Returns
+    -------
+    ndarray or float
 
     Examples
     --------
@@ -75,8 +101,20 @@ def esn_mean(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0
 
 
 def esn_reduction(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike, c: npt.ArrayLike) -> Array:
-    """``E[z − min(z, c)]`` for z = max(x, 0): what clipping at c takes from an activation (thesis, section 3.4, eq.
-    3.8).
+    """Compute ``E[z − min(z, c)]`` for z = max(x, 0): what clipping at c takes from an activation.
+
+    Thesis, section 3.4, eq. 3.8.
+
+    Parameters
+    ----------
+    mu, sigma, epsilon : array_like
+        As in `esn_mean`.
+    c : array_like
+        Clipping threshold.
+
+    Returns
+    -------
+    ndarray or float
 
     Examples
     --------
@@ -87,7 +125,7 @@ def esn_reduction(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLik
     """
     level = np.asarray(c, dtype=np.float64)
     clipped = esn_excess(np.maximum(level, 0.0), mu, sigma, epsilon)
-    return unwrapped(np.where(level >= 0, clipped, esn_mean(mu, sigma, epsilon) - level))
+    return unwrap(np.where(level >= 0, clipped, esn_mean(mu, sigma, epsilon) - level))
 
 
 def reduction_surface(
@@ -96,7 +134,20 @@ def reduction_surface(
     sigmas: npt.ArrayLike | None = None,
     epsilons: npt.ArrayLike | None = None,
 ) -> tuple[Array, Array, Array]:
-    """The thesis' Figure 4: the reduction over σ (columns) and ε (rows).
+    """Compute the reduction over σ (columns) and ε (rows), as in figure 3.3 of the thesis (section 3.4).
+
+    Parameters
+    ----------
+    mu : float, default=0.5
+        Mode.
+    c : float, default=1.0
+        Clipping threshold.
+    sigmas, epsilons : array_like, optional
+        Grids of scales and skews; those of the figure by default.
+
+    Returns
+    -------
+    sigmas, epsilons, surface : ndarray
 
     Examples
     --------
@@ -111,7 +162,13 @@ def reduction_surface(
 
 @dataclass(frozen=True)
 class EsnFit:
-    """The parameters of rectified epsilon-skew-normal activations; one entry per unit, or plain numbers."""
+    """The parameters of rectified epsilon-skew-normal activations; one entry per unit, or plain numbers.
+
+    Attributes
+    ----------
+    mu, sigma, epsilon : ndarray or float
+        Mode, scale and skew.
+    """
 
     mu: Array
     sigma: Array
@@ -119,24 +176,33 @@ class EsnFit:
 
     @property
     def mean(self) -> Array:
-        """``E[z]`` of the fit."""
+        """Mean ``E[z]`` of the fit."""
         return esn_mean(self.mu, self.sigma, self.epsilon)
 
     def reduction(self, c: float) -> Array:
-        """What clipping at c takes, by the fit."""
+        """Compute what clipping at c takes, by the fit."""
         return esn_reduction(self.mu, self.sigma, self.epsilon, c)
 
 
 def fit_esn(values: npt.ArrayLike) -> EsnFit:
-    """Maximum likelihood of μ, σ, ε from rectified activations; zeros count as "x was at most 0".
+    """Fit μ, σ, ε to rectified activations by maximum likelihood; zeros count as "x was at most 0".
 
-    For a fixed mode the two scales have a closed form when nothing is rectified, and a short expectation-
-    maximisation when something is; the mode is found on a grid that is refined.
+    For a fixed mode the two scales have a closed form when nothing is rectified, and a short expectation-maximisation
+    when something is; the mode is found on a grid that is refined.
 
     Parameters
     ----------
-    values
-        Activations from 0 up: one-dimensional for one fit, inputs × units for a fit per unit.
+    values : array_like of shape (n_inputs,) or (n_inputs, n_units)
+        Activations from 0 up; one fit, or one per unit.
+
+    Returns
+    -------
+    EsnFit
+
+    Raises
+    ------
+    InputError
+        If there are fewer than three activations, or a negative or non-finite one.
 
     Examples
     --------
@@ -154,7 +220,7 @@ def fit_esn(values: npt.ArrayLike) -> EsnFit:
     found = np.array([_fit_unit(units[:, u]) for u in range(units.shape[1])]).T
     if array.ndim == 1:
         found = found[:, 0]
-    return EsnFit(*(unwrapped(row) for row in found))
+    return EsnFit(*(unwrap(row) for row in found))
 
 
 def _fit_unit(z: Array) -> tuple[float, float, float]:

@@ -13,14 +13,20 @@ Array = npt.NDArray[np.float64]
 
 
 def residual(U: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """``R(U, y) = min_μ ‖y − Uμ‖²`` (thesis, section 6.4.1, lemma 6.2): what of the labels no linear probe can read.
+    """Compute ``R(U, y) = min_μ ‖y − Uμ‖²``: the part of the labels that no linear probe can read.
+
+    Thesis, section 6.4.1, lemma 6.2.
 
     Parameters
     ----------
-    U
-        The representation of the unlabelled inputs, inputs × dimensions.
-    y
-        A 0/1 vector for one class, or one column per class (then the sum over classes).
+    U : array_like of shape (n_inputs, n_dimensions)
+        Representation of the unlabelled inputs.
+    y : array_like of shape (n_inputs,) or (n_inputs, n_classes)
+        0/1 for one class, or one column per class (then the sum over classes).
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -35,15 +41,20 @@ def residual(U: npt.ArrayLike, y: npt.ArrayLike) -> float:
 
 
 def ignorance_degree(U_rest: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """``‖U♭ᵀy‖ / ‖y‖`` (thesis, section 6.4.3, theorem 6.7): the share of y in the directions the representation threw
-    away.
+    """Compute ``‖U♭ᵀy‖ / ‖y‖``: the share of y in the directions that the representation leaves out.
+
+    Thesis, section 6.4.3, theorem 6.7.
 
     Parameters
     ----------
-    U_rest
+    U_rest : array_like of shape (n_inputs, n_rest)
         U♭: the unlabelled rows of the eigenvectors beyond the first k.
-    y
-        The labels of one class on the unlabelled inputs.
+    y : array_like of shape (n_inputs,)
+        Labels of one class on the unlabelled inputs.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -55,16 +66,20 @@ def ignorance_degree(U_rest: npt.ArrayLike, y: npt.ArrayLike) -> float:
 
 
 def coverage(U_rest: npt.ArrayLike, l_rest: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """``κ(y) = cos(U♭ᵀy, 𝔩♭)`` (thesis, section 6.4.3): how much of the ignorance the labelled inputs know about.
+    """Compute ``κ(y) = cos(U♭ᵀy, 𝔩♭)``: how much of the ignorance the labelled inputs cover (thesis, section 6.4.3).
 
     Parameters
     ----------
-    U_rest
+    U_rest : array_like of shape (n_inputs, n_rest)
         As in `ignorance_degree`.
-    l_rest
+    l_rest : array_like of shape (n_rest,)
         𝔩♭: for the same eigenvectors, the sum over the labelled rows.
-    y
-        The labels of one class on the unlabelled inputs.
+    y : array_like of shape (n_inputs,)
+        Labels of one class on the unlabelled inputs.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -81,7 +96,7 @@ def coverage(U_rest: npt.ArrayLike, l_rest: npt.ArrayLike, y: npt.ArrayLike) -> 
 class Split:
     """Eigenvectors of a graph cut in four: labelled rows above, unlabelled below, the first k and the rest.
 
-    The `*_sum` of the thesis, 𝔩♭, is the sum of `labelled_rest` over its rows.
+    𝔩♭ of the thesis is the sum of `labelled_rest` over its rows.
     """
 
     values: Array
@@ -92,8 +107,20 @@ class Split:
 
 
 def split_spectrum(adjacency: npt.ArrayLike, n_labelled: int, k: int) -> Split:
-    """All eigenvectors of a symmetric adjacency whose first `n_labelled` nodes are labelled (thesis, section 6.4.1, eq.
-    6.5).
+    """Compute all eigenvectors of a symmetric adjacency and cut them as in the thesis (section 6.4.1, eq. 6.5).
+
+    Parameters
+    ----------
+    adjacency : array_like of shape (n_nodes, n_nodes)
+        Symmetric, with the labelled nodes first.
+    n_labelled : int
+        Number of labelled nodes.
+    k : int
+        Number of eigenvectors that make the representation.
+
+    Returns
+    -------
+    Split
 
     Examples
     --------
@@ -115,9 +142,20 @@ def split_spectrum(adjacency: npt.ArrayLike, n_labelled: int, k: int) -> Split:
 
 
 def residual_identity(split: Split, y: npt.ArrayLike) -> tuple[float, float]:
-    """Both sides of the thesis, section 6.4.3, theorem 6.6: ``R(U*, y)`` and ``‖(I − P_{L♭}) U♭ᵀy‖²``.
+    """Compute both sides of theorem 6.6: ``R(U*, y)`` and ``‖(I − P_{L♭}) U♭ᵀy‖²`` (thesis, section 6.4.3).
 
     Printed as an upper bound, it is an equality: the two numbers agree to rounding.
+
+    Parameters
+    ----------
+    split : Split
+        From `split_spectrum`.
+    y : array_like of shape (n_unlabelled,)
+        0/1 on the unlabelled nodes.
+
+    Returns
+    -------
+    residual, bound : float
 
     Examples
     --------
@@ -134,13 +172,23 @@ def residual_identity(split: Split, y: npt.ArrayLike) -> tuple[float, float]:
     return residual(split.unlabelled_top, target), float(((ignorance - inside) ** 2).sum())
 
 
-def averaged_labelled(adjacency: npt.ArrayLike, n_labelled: int) -> Array:
-    """Ā of the thesis, appendix B.1.3, eq. B.15: the labelled rows and columns replaced by their mean, as in a block
-    model.
+def average_labelled(adjacency: npt.ArrayLike, n_labelled: int) -> Array:
+    """Replace the labelled rows and columns by their mean, which gives Ā of eq. B.15 (thesis, appendix B.1.3).
+
+    Parameters
+    ----------
+    adjacency : array_like of shape (n_nodes, n_nodes)
+        Labelled nodes first.
+    n_labelled : int
+        Number of labelled nodes.
+
+    Returns
+    -------
+    ndarray of shape (n_nodes, n_nodes)
 
     Examples
     --------
-    >>> averaged_labelled(np.array([[4.0, 0.0, 1.0], [0.0, 2.0, 3.0], [1.0, 3.0, 9.0]]), 2)
+    >>> average_labelled(np.array([[4.0, 0.0, 1.0], [0.0, 2.0, 3.0], [1.0, 3.0, 9.0]]), 2)
     array([[1.5, 1.5, 2. ],
            [1.5, 1.5, 2. ],
            [2. , 2. , 9. ]])
@@ -154,10 +202,19 @@ def averaged_labelled(adjacency: npt.ArrayLike, n_labelled: int) -> Array:
 
 
 def weighted_cosine_floor(weights: npt.ArrayLike) -> float:
-    """The least ``lᵀΩl / (‖Ωl‖‖l‖)`` over l for a diagonal Ω > 0: ``2√(w_max w_min) / (w_max + w_min)``.
+    """Compute the least ``lᵀΩl / (‖Ωl‖‖l‖)`` over l for a diagonal Ω > 0: ``2√(w_max w_min) / (w_max + w_min)``.
 
     The thesis (appendix B.1.3, lemmas B.14 to B.16) prints roots in the denominator, which is not a bound; without them
     it is the inequality of Kantorovich, and tight.
+
+    Parameters
+    ----------
+    weights : array_like
+        Diagonal of Ω, every entry larger than 0.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -176,19 +233,19 @@ class DiscoveryBound:
 
     Attributes
     ----------
-    residual, identity
+    residual, identity : float
         The two sides of theorem 6.6 (section 6.4.3), equal.
-    averaged_residual
+    averaged_residual : float
         ``R(Ū*, y)`` of the graph with averaged labelled nodes, equal to ``‖y‖² 𝔗²(1 − κ²)`` (appendix B.1.3, theorem
         B.10).
-    ignorance, coverage
+    ignorance, coverage : float
         𝔗(y) and κ(y) of that graph.
-    approximation
+    approximation : float
         ``2‖Ȧ − Ā‖ / (σ_k − σ_(k+1)) · ‖y*‖²``: what the averaging may cost (appendix B.1.3, lemma B.12).
-    gap_assumption
-        Whether ``‖Ȧ − Ā‖ < (σ_k − σ_(k+1))/2``, without which the bound is void.
-    coverage_floor
-        The lower bound of κ, or `None` when some ω_i ≤ 0 and its assumption fails (appendix B.1.3).
+    gap_assumption : bool
+        True if ``‖Ȧ − Ā‖ < (σ_k − σ_(k+1))/2``, without which the bound is void.
+    coverage_floor : float or None
+        Lower bound of κ; `None` when some ω_i ≤ 0 and its assumption fails (appendix B.1.3, lemma B.14).
     """
 
     residual: float
@@ -202,7 +259,7 @@ class DiscoveryBound:
 
     @property
     def bound(self) -> float | None:
-        """The upper bound of the residual; `None` when its assumption fails."""
+        """Upper bound of the residual; `None` when its assumption fails."""
         return self.averaged_residual + self.approximation if self.gap_assumption else None
 
     def __str__(self) -> str:
@@ -216,16 +273,22 @@ class DiscoveryBound:
 
 
 def discovery_bound(adjacency: npt.ArrayLike, y: npt.ArrayLike, n_labelled: int, k: int) -> DiscoveryBound:
-    """Everything the thesis says about finding one novel class in this graph, with both sides of each bound.
+    """Compute everything the thesis says about finding one novel class in a graph, with both sides of each bound.
 
     Parameters
     ----------
-    adjacency
-        The (normalised) adjacency, labelled nodes first; dense, for graphs that fit.
-    y
+    adjacency : array_like of shape (n_nodes, n_nodes)
+        The (normalised) adjacency, labelled nodes first; dense.
+    y : array_like of shape (n_unlabelled,)
         0/1 on the unlabelled nodes: the class.
-    n_labelled, k
-        How many labelled nodes lead, and how many eigenvectors make the representation.
+    n_labelled : int
+        Number of labelled nodes, at least 1.
+    k : int
+        Number of eigenvectors that make the representation.
+
+    Returns
+    -------
+    DiscoveryBound
 
     Examples
     --------
@@ -240,7 +303,7 @@ def discovery_bound(adjacency: npt.ArrayLike, y: npt.ArrayLike, n_labelled: int,
     if n_labelled < 1:
         raise InputError("discovery_bound: the theory needs at least one labelled node")
     plain = split_spectrum(matrix, n_labelled, k)
-    averaged_matrix = averaged_labelled(matrix, n_labelled)
+    averaged_matrix = average_labelled(matrix, n_labelled)
     averaged = split_spectrum(averaged_matrix, n_labelled, k)
     knowledge = averaged.labelled_rest.sum(axis=0)
     left, right = residual_identity(plain, target)
@@ -264,35 +327,38 @@ def discovery_bound(adjacency: npt.ArrayLike, y: npt.ArrayLike, n_labelled: int,
 
 
 def _coverage_floor(split: Split, matrix: Array, y: Array, n_labelled: int, k: int) -> float | None:
-    """The bound of κ from ω_i = yᵀ(σ_i I − A_uu)†η_u, for eigenvectors that touch labelled nodes (appendix B.1.3, lemma
-    B.14).
-    """
+    """Bound κ by ω_i = yᵀ(σ_i I − A_uu)†η_u over eigenvectors that touch labelled nodes (lemma B.14)."""
     inner = matrix[n_labelled:, n_labelled:]
     eta = matrix[n_labelled:, 0]
     touched = np.flatnonzero(np.abs(split.labelled_rest.sum(axis=0)) > 1e-9)
     values, vectors = np.linalg.eigh(inner)
     parts = (vectors.T @ y) * (vectors.T @ eta)
-    omega = np.array([(parts / _apart(split.values[k + i] - values)).sum() for i in touched])
+    omega = np.array([(parts / _nonzero(split.values[k + i] - values)).sum() for i in touched])
     if not len(omega) or not (omega > 0).all():
         return None
     return weighted_cosine_floor(omega)
 
 
-def _apart(differences: Array) -> Array:
-    """Differences of eigenvalues with equal ones made infinite: the pseudo-inverse leaves those out."""
+def _nonzero(differences: Array) -> Array:
+    """Make differences of equal eigenvalues infinite: the pseudo-inverse leaves those out."""
     return np.where(np.abs(differences) < 1e-12, np.inf, differences)
 
 
 def linear_probe_error(U: npt.ArrayLike, Y: npt.ArrayLike) -> int:
-    """How many inputs the least-squares probe misclassifies; at most twice the residual (thesis, section 6.4.1, lemma
-    6.2).
+    """Count the inputs that the least-squares probe misclassifies: at most twice the residual.
+
+    Thesis, section 6.4.1, lemma 6.2.
 
     Parameters
     ----------
-    U
-        Inputs × dimensions.
-    Y
-        One-hot labels, inputs × classes.
+    U : array_like of shape (n_inputs, n_dimensions)
+        Representation.
+    Y : array_like of shape (n_inputs, n_classes)
+        One-hot labels.
+
+    Returns
+    -------
+    int
 
     Examples
     --------

@@ -14,16 +14,16 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class VarianceSplit:
-    """Where the change of a logit's variance comes from.
+    """The change of a logit's variance, split by where it comes from.
 
     Attributes
     ----------
-    independent
+    independent : float
         ``Σ σ_i²`` over the units dropped: the whole change if units were independent (thesis, section 4.5, lemma 4.2).
-    correlated
+    correlated : float
         What covariances add to it, ``2Σ_{all pairs} − 2Σ_{kept pairs}`` (section 4.5, remark 1); it may be negative.
-    full, kept
-        The variance with all units and with the kept ones.
+    full, kept : float
+        Variance with all units and with the kept ones.
     """
 
     independent: float
@@ -33,7 +33,7 @@ class VarianceSplit:
 
     @property
     def reduction(self) -> float:
-        """The exact change; negative when dropping units made the logit vary *more*."""
+        """Exact change of the variance; negative when dropping units made the logit vary *more*."""
         return self.independent + self.correlated
 
     def __str__(self) -> str:
@@ -47,17 +47,20 @@ class VarianceSplit:
 
 
 def variance_split(contributions: npt.ArrayLike, keep: npt.ArrayLike, ddof: int = 0) -> VarianceSplit:
-    """The variance of ``Σ v_i`` against that of the kept units, split as in the thesis (section 4.5, lemma 4.2 and
-    remark 1).
+    """Split the variance that dropping units takes from ``Σ v_i`` (thesis, section 4.5, lemma 4.2 and remark 1).
 
     Parameters
     ----------
-    contributions
-        Inputs × units: the products of feature and weight for one class.
-    keep
-        Which units stay: a truth value per unit, or their indices.
-    ddof
+    contributions : array_like of shape (n_inputs, n_units)
+        Products of feature and weight for one class.
+    keep : array_like
+        Units that stay: one truth value per unit, or their indices.
+    ddof : int, default=0
         0 for the variance of this sample, 1 for the unbiased estimate.
+
+    Returns
+    -------
+    VarianceSplit
 
     Examples
     --------
@@ -82,9 +85,18 @@ def variance_split(contributions: npt.ArrayLike, keep: npt.ArrayLike, ddof: int 
 
 
 def variance_reduction(contributions: npt.ArrayLike, keep: npt.ArrayLike, ddof: int = 0) -> float:
-    """``Var[f] − Var[f_DICE]`` for one class, exact also for correlated units (thesis, section 4.5, remark 1).
+    """Compute ``Var[f] − Var[f_DICE]`` for one class, exact also for correlated units (thesis, section 4.5, remark 1).
 
     The thesis expects correlation to make it larger; it can make it negative, so look at the sign.
+
+    Parameters
+    ----------
+    contributions, keep, ddof
+        As in `variance_split`.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -97,19 +109,18 @@ def variance_reduction(contributions: npt.ArrayLike, keep: npt.ArrayLike, ddof: 
 
 @dataclass(frozen=True)
 class SparsityProfile:
-    """What sparsity p does to every class, and to the gap between known and unknown inputs.
+    """Effect of sparsity p on every class, and on the gap between known and unknown inputs.
 
     Attributes
     ----------
-    sparsity
-        The values of p.
-    predicted, measured
-        Sparsities × classes: the share of the unknown inputs' logit variance that goes, by the independent
-        formula and exactly.
-    gap
+    sparsity : ndarray
+        Values of p.
+    predicted, measured : ndarray of shape (n_sparsities, n_classes)
+        Share of the unknown inputs' logit variance that goes, by the independent formula and exactly.
+    gap : ndarray
         ``Δ = E_known[max_c f_c] − E_unknown[max_c f_c]`` by p (thesis, section 4.5, table 4.5).
-    separation
-        The gap over the pooled standard deviation of the largest logit: what a threshold sees.
+    separation : ndarray
+        The gap over the pooled standard deviation of the largest logit, which is what a threshold depends on.
     """
 
     sparsity: Array
@@ -137,16 +148,22 @@ def sparsity_profile(
     bias: npt.ArrayLike | None = None,
     sparsity: npt.ArrayLike = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9),
 ) -> SparsityProfile:
-    """The thesis' account of DICE, measured on these features: variance by class, Δ by p.
+    """Measure the thesis' account of DICE on given features: variance by class, Δ by p.
 
     Parameters
     ----------
-    known, unknown
-        Features, inputs × units.
-    weight, bias
-        The head, classes × units and classes.
-    sparsity
+    known, unknown : array_like of shape (n_inputs, n_units)
+        Features.
+    weight : array_like of shape (n_classes, n_units)
+        Weights of the head.
+    bias : array_like of shape (n_classes,), optional
+        Bias of the head; 0 by default.
+    sparsity : array_like, default=(0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
         Shares p of the weights to drop, smallest contributions first (mean over known inputs times weight).
+
+    Returns
+    -------
+    SparsityProfile
 
     Examples
     --------
@@ -182,7 +199,19 @@ def sparsity_profile(
 
 
 def top_contributions(contribution: npt.ArrayLike, p: float) -> npt.NDArray[np.bool_]:
-    """Keep the ``round((1−p)·m·C)`` largest entries of the whole matrix, ties by index (thesis, section 4.2, eq. 4.1).
+    """Select the ``round((1−p)·m·C)`` largest entries of the whole matrix, ties by index (thesis, section 4.2, eq.
+    4.1).
+
+    Parameters
+    ----------
+    contribution : array_like of shape (n_classes, n_units)
+        Contribution matrix V.
+    p : float
+        Sparsity, from 0 up and below 1.
+
+    Returns
+    -------
+    ndarray of bool of shape (n_classes, n_units)
 
     Examples
     --------

@@ -10,12 +10,21 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 
-def unwrapped(values: Any) -> Array:
-    """An array as it is, and a NumPy number instead of an array without dimensions.
+def unwrap(values: Any) -> Array:
+    """Return an array as it is, and a NumPy number instead of an array without dimensions.
+
+    Parameters
+    ----------
+    values : array_like
+        Result of a formula.
+
+    Returns
+    -------
+    ndarray or numpy.float64
 
     Examples
     --------
-    >>> f"{unwrapped(np.array(0.5)):.2f}", unwrapped(np.array([0.5])).shape
+    >>> f"{unwrap(np.array(0.5)):.2f}", unwrap(np.array([0.5])).shape
     ('0.50', (1,))
     """
     result: Array = np.asarray(values, dtype=np.float64)[()]
