@@ -10,7 +10,7 @@ import torch
 from network_zoo import conv_net, images
 
 from offmap.extra_passes import Layer, Passes, Requirements
-from offmap.network import Network, folder
+from offmap.network import Network, writer
 
 NEEDS = Requirements(extras=(Passes(2), Layer("block", "mean")))
 BATCHES = 12
@@ -25,5 +25,5 @@ def batches(pause: float = 0.0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder._COMMIT_BYTES = int(sys.argv[2])  # small blocks, so that a few of them are done when the test strikes
+    writer._COMMIT_BYTES = int(sys.argv[2])  # small blocks, so that a few of them are done when the test strikes
     Network(conv_net()).extract(batches(pause=0.15), NEEDS, to=sys.argv[1])

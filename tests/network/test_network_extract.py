@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from offmap.activations import META, Activations
 from offmap.errors import InputError, MissingError, StoreError
 from offmap.extra_passes import Layer, Members, Passes, Requirements
-from offmap.network import Network, folder
+from offmap.network import Network, writer
 from offmap.network.writer import JOURNAL
 
 LABELS = np.arange(10) % 5
@@ -301,7 +301,7 @@ def test_a_disk_without_room_is_said_and_the_run_can_go_on(tmp_path: Path, monke
     net = Network(torch.nn.Linear(64, 3))
     x = torch.randn(20, 64)
     net.extract(x, batch_size=4, to=tmp_path / "whole")
-    monkeypatch.setattr(folder, "_COMMIT_BYTES", 1)
+    monkeypatch.setattr(writer, "_COMMIT_BYTES", 1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (256 + 2 * 4 * 64 * 4 + 100, before[1]))  # room for two batches
     try:

@@ -5,52 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
-from offmap.activations import Activations, Array, Head, checked_dtype
+from offmap.activations import Activations, Array, checked_dtype
 from offmap.errors import InputError, MissingError
-from offmap.extra_passes import Request, Requirements
+from offmap.extra_passes import Requirements
+from offmap.network.backend import Backend
 from offmap.network.batches import Batch, batch_count, read_batches, require_labels
 from offmap.network.writer import ActivationWriter, Plan
-
-
-class Backend(Protocol):
-    """What runs a network: PyTorch or ONNX Runtime."""
-
-    layer: str | None
-
-    @property
-    def tap(self) -> str | None:
-        """The tapped layer; `None` before the first inputs."""
-        ...
-
-    @property
-    def has_head(self) -> bool:
-        """Whether features are what goes into a linear head; known after the first inputs."""
-        ...
-
-    def head(self) -> Head | None:
-        """The linear head, when features are what goes into it."""
-        ...
-
-    def layers(self) -> dict[str, str]:
-        """Every named layer and its kind."""
-        ...
-
-    def fingerprint(self) -> str:
-        """A checksum of the weights."""
-        ...
-
-    def session(self, device: str | None) -> AbstractContextManager[None]:
-        """All runs happen inside; afterwards everything is as it was."""
-        ...
-
-    def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
-        """Features, logits and extras of one batch as float32 arrays."""
-        ...
 
 
 def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype: np.dtype[Any]) -> dict[str, Array]:

@@ -12,8 +12,9 @@ import numpy as np
 from offmap.activations import Activations, Array, Head
 from offmap.errors import InputError, MissingError
 from offmap.extra_passes import Requirements
+from offmap.network.backend import Backend
 from offmap.network.batches import checked_batch_size, read_batches
-from offmap.network.extract import Backend, collected, extract, run_batch
+from offmap.network.extract import collected, extract, run_batch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,28 +54,32 @@ class Network:
     Head(3 classes, 8 features)
     """
 
-    def __init__(self, model: nn.Module, layer: str | None = None, ensemble: Sequence[nn.Module] = ()) -> None:
-        for member in (model, *ensemble):
-            if not hasattr(member, "named_modules"):
-                raise InputError(
-                    f"Network({type(member).__name__}): a torch.nn.Module is needed; for an ONNX file use "
-                    "Network.onnx(path), for arrays use offmap.Activations(features, ...)"
-                )
-        self.model = model
-        self.layer = layer
-        self.ensemble = tuple(ensemble)
-        self._path: str | None = None
-        self._loaded: Backend | None = None
+    def __init__(
+        self, model: nn.Module | Backend, layer: str | None = None, ensemble: Sequence[nn.Module] = ()
+    ) -> None:
+        if not isinstance(model, Backend):
+            for member in (model, *ensemble):
+                if not hasattr(member, "named_modules"):
+                    raise InputError(
+                        f"Network({type(member).__name__}): a torch.nn.Module is needed; for an ONNX file use "
+                        "Network.onnx(path), for arrays use offmap.Activations(features, ...)"
+                    )
+            from offmap.network.torch_backend import TorchBackend
+
+            model = TorchBackend(model, layer, ensemble)
+        elif layer is not None or ensemble:
+            raise InputError(f"Network({type(model).__name__}): a backend has a layer and an ensemble of its own")
+        self.backend = model
 
     @classmethod
     def onnx(cls, path: str | os.PathLike[str], layer: str | None = None) -> Network:
-        """A classifier in an ONNX file, run by ONNX Runtime (``pip install offmap[onnx]``).
+        """Make a network from a classifier in an ONNX file, run by ONNX Runtime (``pip install offmap[onnx]``).
 
         Parameters
         ----------
-        path
+        path : path
             The file; weights beside it in an external data file are found.
-        layer
+        layer : str, optional
             The name of a node or tensor to tap, as for a model; by default the input of the last Gemm or
             MatMul.
 
@@ -84,24 +89,30 @@ class Network:
         >>> Network.onnx("model.onnx")  # nothing is read before the first inputs
         Network.onnx('model.onnx')
         """
-        net = object.__new__(cls)
-        net.layer, net.ensemble = layer, ()
-        net._path, net._loaded = os.fspath(path), None
-        return net
+        from offmap.network.onnx_backend import OnnxBackend
+
+        return Network(OnnxBackend(path, layer))
 
     def __repr__(self) -> str:
-        layer = "" if self.layer is None else f", layer={self.layer!r}"
-        if self._path is not None:
-            return f"Network.onnx({self._path!r}{layer})"
-        more = f", ensemble of {len(self.ensemble) + 1}" if self.ensemble else ""
-        return f"Network({type(self.model).__name__}{layer}{more})"
+        return repr(self.backend)
+
+    @property
+    def layer(self) -> str | None:
+        """The layer that was named to be tapped; `None` for the usual one."""
+        return self.backend.layer
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The PyTorch module that is run; `None` for networks of another kind."""
+        return self.backend.torch_model
 
     @property
     def head(self) -> Head | None:
         """The last linear layer, as it is now; `None` when the tapped layer is not before one."""
-        if self.backend.tap is None:
+        head = self.backend.head()
+        if head is None and self.backend.tap is None:
             raise MissingError("net.head: the head is found by running the model; call net(x) on some inputs first")
-        return self.backend.head()
+        return head
 
     def layers(self) -> dict[str, str]:
         """The names that can be tapped, and what each is.
@@ -207,20 +218,6 @@ class Network:
         inputs = _gaussian(n, tuple(shape), seed, checked_batch_size(batch_size))
         unlabelled = None if requirements is None else replace(requirements, labels=False)  # noise has none
         return self.extract(inputs, unlabelled, progress=False, device=device)
-
-    @property
-    def backend(self) -> Backend:
-        """What runs it, PyTorch or ONNX Runtime; made at first use."""
-        if self._loaded is None:
-            if self._path is not None:
-                from offmap.network.onnx_backend import OnnxBackend
-
-                self._loaded = OnnxBackend(self._path, self.layer)
-            else:
-                from offmap.network.torch_backend import TorchBackend
-
-                self._loaded = TorchBackend(self.model, self.layer, self.ensemble)
-        return self._loaded
 
     def _kept_rng(self) -> Any:
         from offmap.network.preserve import rng_kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import torch
 from offmap.activations import Array, Head, as_array
 from offmap.errors import DependencyError, InputError
 from offmap.extra_passes import Layer, Request
+from offmap.network.backend import Backend
 from offmap.network.reductions import pooled, reduced
 
 
@@ -28,15 +30,19 @@ class Tap:
     head: Head | None
 
 
-class OnnxBackend:
-    """An ONNX file and where to tap it; `offmap.Network.onnx` is the door to it."""
+class OnnxBackend(Backend):
+    """An ONNX file and the tensor to tap, see `offmap.Network.onnx`."""
 
-    def __init__(self, path: str, layer: str | None) -> None:
+    def __init__(self, path: str | os.PathLike[str], layer: str | None) -> None:
         self.path, self.layer = Path(path), layer
         self._model: Any = None
         self._tap: Tap | None = None
         self._device: str | None = None
         self._sessions: dict[tuple[str | None, tuple[str, ...]], Any] = {}
+
+    def __repr__(self) -> str:
+        layer = "" if self.layer is None else f", layer={self.layer!r}"
+        return f"Network.onnx({str(self.path)!r}{layer})"
 
     @property
     def tap(self) -> str | None:
@@ -47,11 +53,6 @@ class OnnxBackend:
     def where(self) -> Tap | None:
         """The tensors tapped and the head between them; `None` before the first inputs."""
         return self._tap
-
-    @property
-    def has_head(self) -> bool:
-        """Whether features are what goes into a linear head."""
-        return self.head() is not None
 
     def head(self) -> Head | None:
         """The head read off the file's weights."""

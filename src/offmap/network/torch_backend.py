@@ -17,6 +17,7 @@ from offmap.activations import Array, Head
 from offmap.errors import InputError
 from offmap.extra_passes import Layer, Request
 from offmap.network import extra_passes
+from offmap.network.backend import Backend
 from offmap.network.batches import is_array, update_digest
 from offmap.network.preserve import preserve_state, rng_kept
 from offmap.network.reductions import pooled, reduced
@@ -28,14 +29,25 @@ Inputs = torch.Tensor | Mapping[str, Any]
 Hook = Callable[[Any], Any]
 
 
-class TorchBackend:
-    """A model and where to tap it; `offmap.Network` is the door to it."""
+class TorchBackend(Backend):
+    """A PyTorch model and the layer to tap, see `offmap.Network`."""
 
     def __init__(self, model: nn.Module, layer: str | None, ensemble: Sequence[nn.Module]) -> None:
+        self._given = model
         self.model, self.ensemble = unwrapped(model), [unwrapped(member) for member in ensemble]
         self.layer = layer
         self._tap: str | None = None
         self._is_head = False
+
+    def __repr__(self) -> str:
+        layer = "" if self.layer is None else f", layer={self.layer!r}"
+        more = f", ensemble of {len(self.ensemble) + 1}" if self.ensemble else ""
+        return f"Network({type(self._given).__name__}{layer}{more})"
+
+    @property
+    def torch_model(self) -> nn.Module:
+        """The model as it was given."""
+        return self._given
 
     @property
     def models(self) -> list[nn.Module]:

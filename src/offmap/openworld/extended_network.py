@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offmap import store
-from offmap.activations import Activations, Head
+from offmap.activations import Activations, Head, as_array
 from offmap.errors import InputError, StoreError
-from offmap.extra_passes import Requirements
-from offmap.network import Network
+from offmap.extra_passes import Request, Requirements
+from offmap.network import Backend, Network
+from offmap.network.batches import update_digest
 from offmap.openworld.inputs import Array, LabeledInputs
 
 if TYPE_CHECKING:
@@ -100,7 +103,7 @@ class ClassifierUpdate:
             tensors = {"weight": self.head.weight, "bias": self.head.bias}
         if self.network is not None:
             config["head"] = head_name(self.network)
-            state = self.network.model.state_dict()
+            state = {} if self.network.model is None else self.network.model.state_dict()
             tensors = {_MODULE + name: value.detach().cpu().numpy() for name, value in state.items()}
         if self.model is not None:
             self.model.save(Path(folder) / "model.offmap")
@@ -118,7 +121,7 @@ class ClassifierUpdate:
 
             model = OpenWorldModel.restore(store.load(Path(folder) / "model.offmap"))
             return cls(names, model=model, reads_inputs=stored.config["reads_inputs"])
-        if network is None or not hasattr(network, "model"):
+        if network is None or network.model is None:
             raise StoreError(
                 f"{folder}: a network trained further is here; the one it began as is needed to rebuild it"
             )
@@ -134,6 +137,53 @@ class ClassifierUpdate:
         return cls(names, network=Network(module.eval(), network.layer))
 
 
+class ExtendedBackend(Backend):
+    """Runs a network and passes its features on into what was learned since; see `ExtendedNetwork`."""
+
+    def __init__(self, update: ClassifierUpdate, base: Backend | None) -> None:
+        self.update, self.base = update, base
+
+    @property
+    def torch_model(self) -> nn.Module | None:
+        """The module of the network below."""
+        return None if self.base is None else self.base.torch_model
+
+    @property
+    def tap(self) -> str | None:
+        """The layer that is tapped in the network below."""
+        return "inputs" if self.base is None else self.base.tap
+
+    def head(self) -> Head | None:
+        """Return the head over all classes."""
+        return self.update.head if self.update.model is None else _head_of(self.update.model)
+
+    def layers(self) -> dict[str, str]:
+        """Return the layers of the network below."""
+        return {} if self.base is None else self.base.layers()
+
+    def fingerprint(self) -> str:
+        """Return a checksum of the network below and of what was learned since."""
+        digest = hashlib.blake2b(b"" if self.base is None else self.base.fingerprint().encode(), digest_size=16)
+        arrays: Mapping[str, Any] = {} if self.update.model is None else self.update.model.net.state_dict()
+        if self.update.head is not None:
+            arrays = {"weight": self.update.head.weight, "bias": self.update.head.bias}
+        for name, array in arrays.items():
+            update_digest(digest, name, array)
+        return digest.hexdigest()
+
+    def session(self, device: str | None) -> AbstractContextManager[None]:
+        """Return the context of the network below."""
+        return nullcontext() if self.base is None else self.base.session(device)
+
+    def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
+        """Run the network below, then what was learned, on one batch."""
+        found: dict[str, Array] = {} if self.base is None else self.base.run(inputs, requests, start)
+        rows = None if isinstance(inputs, Mapping) else as_array(inputs, "inputs")
+        features = np.zeros((len(inputs), 1), np.float32) if self.base is None else found["features"]
+        acts = self.update.activations(LabeledInputs.of(features, None, rows))
+        return {**found, "features": np.asarray(acts.features), "logits": np.asarray(acts.logits)}
+
+
 class ExtendedNetwork(Network):
     """A network whose features go on into what was learned since, so that a service sees one network.
 
@@ -146,19 +196,11 @@ class ExtendedNetwork(Network):
     """
 
     def __init__(self, update: ClassifierUpdate, network: Network | None) -> None:
+        super().__init__(ExtendedBackend(update, None if network is None else network.backend))
         self.update, self.base = update, network
-        self.layer, self.ensemble = None, ()
-        self._path, self._loaded = None, None
-        if network is not None and hasattr(network, "model"):
-            self.model = network.model
 
     def __repr__(self) -> str:
         return f"{self.base!r} with {len(self.update.class_names)} classes"
-
-    @property
-    def head(self) -> Head | None:
-        """The head over all classes."""
-        return self.update.head if self.update.model is None else _head_of(self.update.model)
 
     def merge(self, example: Any = None) -> Network:
         """Return one torch network with the new head in place of the old one, such as to export it.
@@ -169,7 +211,7 @@ class ExtendedNetwork(Network):
             A few inputs, where the network below was not run yet: its last layer is found by running it.
         """
         head, base = self.update.head, self.base
-        if head is None or base is None or not hasattr(base, "model"):
+        if head is None or base is None or base.model is None:
             raise InputError(f"{self}: only a head over a torch network becomes one network; learn with 'finetune'")
         if base.backend.tap is None:
             if example is None:
@@ -179,25 +221,6 @@ class ExtendedNetwork(Network):
         parent, _, own = name.rpartition(".")
         setattr(module.get_submodule(parent), own, linear_module(head))
         return Network(module, base.layer)
-
-    def fingerprint(self) -> str:
-        """Not to be told: what is extracted through it is not written to folders."""
-        raise InputError("a network with classes added to it has no fingerprint; extract in memory")
-
-    def __call__(self, x: Any, requirements: Requirements | None = None, device: str | None = None) -> Activations:
-        """Activations of one batch over all classes."""
-        rows = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
-        return self._read(rows, None if self.base is None else self.base(rows, requirements, device))
-
-    def extract(self, loader: Any, requirements: Requirements | None = None, *args: Any, **options: Any) -> Activations:
-        """Activations of one array of inputs over all classes."""
-        rows = np.asarray(loader)
-        acts = None if self.base is None else self.base.extract(rows, requirements, *args, **options)
-        return self._read(rows, acts)
-
-    def _read(self, rows: Array, acts: Activations | None) -> Activations:
-        features = np.zeros((len(rows), 1), np.float32) if acts is None else acts.features
-        return self.update.activations(LabeledInputs.of(features, None, rows))
 
 
 def grown(network: Network, n_classes: int, rows: Sequence[Array] = (), name: str | None = None) -> nn.Module:
@@ -217,7 +240,7 @@ def grown(network: Network, n_classes: int, rows: Sequence[Array] = (), name: st
     import torch
     from torch import nn
 
-    model = getattr(network, "model", None)
+    model = network.model
     if model is None:
         raise InputError("an ONNX network cannot be trained further; learn with 'prototypes' instead")
     module = copy.deepcopy(model)
@@ -268,14 +291,14 @@ def head_name(network: Network) -> str:
     """The name of the linear layer that is the network's head."""
     from torch import nn
 
-    head = network.head
-    if head is None:
+    head, model = network.head, network.model
+    if head is None or model is None:
         raise InputError(
             f"{network}: it does not end in a linear layer, so no class can be added; name one with layer="
         )
     found = [
         name
-        for name, module in network.model.named_modules()
+        for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and np.array_equal(module.weight.detach().cpu().numpy(), head.weight)
     ]
     if not found or not found[-1]:

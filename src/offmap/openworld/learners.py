@@ -140,7 +140,8 @@ def opencon(material: LearnerInputs) -> ClassifierUpdate:
 def choose(name: str, network: Network | None, train: LabeledInputs) -> str:
     """The learner's name; ``"auto"`` trains a torch network further when inputs are there, else places class means."""
     if name == "auto":
-        return "finetune" if hasattr(network, "model") and train.inputs is not None else "prototypes"
+        can_train = network is not None and network.model is not None and train.inputs is not None
+        return "finetune" if can_train else "prototypes"
     LEARNERS.get(name, also=("auto",))
     return name
 

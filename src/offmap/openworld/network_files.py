@@ -14,6 +14,7 @@ import numpy as np
 from offmap import store
 from offmap.errors import StoreError
 from offmap.network import Network
+from offmap.network.onnx_backend import OnnxBackend
 from offmap.openworld.extended_network import ClassifierUpdate, ExtendedNetwork, grown, head_name
 from offmap.openworld.inputs import Array
 
@@ -30,10 +31,11 @@ def network_parts(network: Network | None) -> Parts:
         return {"kind": "none"}, {}
     if isinstance(network, ExtendedNetwork):
         return _extended_parts(network)
-    if not hasattr(network, "model"):
-        content = network.backend.model.SerializeToString()  # type: ignore[attr-defined]
-        return {"kind": "onnx", "layer": network.layer}, {_GRAPH: np.frombuffer(content, np.uint8)}
     module = network.model
+    if isinstance(network.backend, OnnxBackend):
+        content = network.backend.model.SerializeToString()
+        return {"kind": "onnx", "layer": network.layer}, {_GRAPH: np.frombuffer(content, np.uint8)}
+    assert module is not None
     tensors = {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
     common = {"layer": network.layer, "class": type(module).__name__}
     own = _cnn_settings(module)
@@ -64,7 +66,7 @@ def restore_network(config: Mapping[str, Any], tensors: Mapping[str, Array], giv
         from offmap.models.cnn import CNN
 
         return Network(_with_weights(CNN(**config["settings"]), tensors), config["layer"])
-    if given is None or not hasattr(given, "model"):
+    if given is None or given.model is None:
         raise StoreError(
             f"it holds the weights of a {config['class']}, which is not offmap's own; read it with "
             "Deployment.load(path, network=...) and a network of that kind, or deploy an ONNX file"

@@ -87,7 +87,7 @@ def clone_network(network: Network | None) -> Network | None:
     if network is None:
         return None
     base = network.base if isinstance(network, ExtendedNetwork) else network
-    if base is None or not hasattr(base, "model"):
+    if base is None or base.model is None:
         return base
     return Network(copy.deepcopy(base.model), base.layer)
 
