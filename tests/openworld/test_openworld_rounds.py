@@ -229,7 +229,7 @@ def test_refusals_say_what_is_wrong(labels, names, words):
 
 def test_wrong_settings_are_refused():
     state, stream = world()
-    with pytest.raises(InputError, match="learner='magic'"):
+    with pytest.raises(InputError, match="there is no learner 'magic'"):
         run_round(state, stream, n_new=2, learner="magic")
     with pytest.raises(InputError, match="max_forgetting=2"):
         run_round(state, stream, n_new=2, max_forgetting=2)
