@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap import store
 from offmap.errors import InputError, MissingError, StoreError
-
-Array = npt.NDArray[Any]
+from offmap.typing import Array
 
 FORMAT = 1
 META = "activations.json"

@@ -6,14 +6,13 @@ A reservoir filled block by block, or on many machines and merged, holds the row
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
-
-Array = npt.NDArray[Any]
+from offmap.typing import Array
 
 _STEP = 0x9E3779B97F4A7C15
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

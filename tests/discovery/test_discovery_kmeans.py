@@ -10,11 +10,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from offmap.discovery import KMeans, SemiSupervisedKMeans
-from offmap.discovery.assign import Assignment, Rows, distances, margins, sweep, unit
+from offmap.discovery.assign import Assignment, Rows, distances, margins, sweep
 from offmap.discovery.kmeans import lloyd, plus_plus
 from offmap.errors import InputError, NotFittedError
 from offmap.metrics.clustering import adjusted_rand
 from offmap.neighbors import cores
+from offmap.neighbors.vectors import unit
 
 
 def blobs(n=300, k=6, width=10, spread=0.4, seed=0):

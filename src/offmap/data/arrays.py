@@ -7,17 +7,16 @@ import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.activations import Head
 from offmap.data.readers import READERS
 from offmap.data.samples import MAX_BYTES, Samples, encoded, within
 from offmap.errors import InputError
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 # Names in use for the same thing; the first is ours.
 SYNONYMS = {
     "inputs": ("inputs", "images", "x", "X", "data"),

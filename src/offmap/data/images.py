@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from offmap.data.samples import MAX_BYTES, Samples, within
 from offmap.errors import DependencyError, InputError
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 MAX_PIXELS = 64 * 10**6  # of one picture; a small file can claim to be a huge one
 ENVIRONMENT = "OFFMAP_DATA"

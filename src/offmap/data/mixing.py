@@ -6,11 +6,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.errors import InputError
-
-Ints = npt.NDArray[np.int64]
+from offmap.typing import IntArray
 
 _UNLABELLED, _LABELLED, _CLASSES, _MEMBERS = range(4)  # streams of random numbers that must not meet
 
@@ -18,11 +16,11 @@ _UNLABELLED, _LABELLED, _CLASSES, _MEMBERS = range(4)  # streams of random numbe
 class MixedBatch(NamedTuple):
     """The samples of one step."""
 
-    labelled: Ints
-    unlabelled: Ints
+    labelled: IntArray
+    unlabelled: IntArray
 
     @property
-    def indices(self) -> Ints:
+    def indices(self) -> IntArray:
         """All of them, the labelled ones first."""
         return np.concatenate([self.labelled, self.unlabelled])
 
@@ -128,7 +126,7 @@ class MixedBatches:
         wanted = round(self.size * some / total)
         return min(max(wanted, int(some > 0)), self.size - int(others > 0))
 
-    def _take(self, stream: int, which: int, members: Ints, step: int, count: int) -> Ints:
+    def _take(self, stream: int, which: int, members: IntArray, step: int, count: int) -> IntArray:
         """The next `count` members; a pass drops what does not fill a batch, so that no sample is twice in one."""
         if count == 0 or len(members) == 0:
             return np.empty(0, np.int64)
@@ -141,11 +139,11 @@ class MixedBatches:
         first = start - turns.start * len(members)
         return members[orders[first : first + count]]
 
-    def _in_turn(self, group: int) -> Ints:
+    def _in_turn(self, group: int) -> IntArray:
         """Samples of one class from the endless row in which each class has its turn before any has a second."""
         turn, rank = divmod(group, len(self._members))
         which = int(self._order(_CLASSES, 0, turn, len(self._members))[rank])
         return self._take(_MEMBERS, which, self._members[which], turn, self.per_class)
 
-    def _shuffled(self, stream: int, which: int, turn: int, count: int) -> Ints:
+    def _shuffled(self, stream: int, which: int, turn: int, count: int) -> IntArray:
         return np.random.default_rng([self.seed, stream, which, turn]).permutation(count)

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.activations import Activations, Head
 from offmap.errors import InputError, MissingError
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 MAX_BYTES = 8 * 2**30  # what a reader brings into memory unless told otherwise
 PARTS = ("inputs", "features", "logits", "labels")
 

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.data.images import ImageFolder, image_folder, scaled
 from offmap.data.readers import read
 from offmap.data.samples import Samples
 from offmap.errors import InputError
-
-Array = npt.NDArray[Any]
+from offmap.typing import Array
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,7 @@ import numpy.typing as npt
 
 from offmap.data.samples import Samples, encoded
 from offmap.errors import InputError
-
-Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
+from offmap.typing import IntArray
 
 _CLASSES, _SAMPLES = 0, 1  # streams of random numbers that must not meet
 
@@ -66,10 +64,10 @@ class OpenWorldSplit:
     (array([1, 2, 4, 5]), array([2]), 3)
     """
 
-    targets: Ints
-    known: Ints
-    labelled: Ints
-    rows: Ints
+    targets: IntArray
+    known: IntArray
+    labelled: IntArray
+    rows: IntArray
     classes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -82,19 +80,19 @@ class OpenWorldSplit:
         )
 
     @cached_property
-    def labels(self) -> Ints:
+    def labels(self) -> IntArray:
         """What a learner may see: the class where labelled, −1 elsewhere."""
         labels = np.full(len(self), -1, np.int64)
         labels[self.labelled] = self.targets[self.labelled]
         return labels
 
     @cached_property
-    def unlabelled(self) -> Ints:
+    def unlabelled(self) -> IntArray:
         """The samples without a label, in ascending order."""
         return np.flatnonzero(self.labels < 0)
 
     @cached_property
-    def novel(self) -> Ints:
+    def novel(self) -> IntArray:
         """The classes that no label names, in ascending order."""
         return np.setdiff1d(self.targets[self.targets >= 0], self.known)
 
@@ -249,7 +247,7 @@ def published_split(name: str, targets: Any, seed: int = 0) -> OpenWorldSplit:
     return split
 
 
-def _chosen(known: Any, present: Ints, names: tuple[str, ...], seed: int, pick: str) -> Ints:
+def _chosen(known: Any, present: IntArray, names: tuple[str, ...], seed: int, pick: str) -> IntArray:
     """The known classes as sorted indices."""
     if pick not in ("first", "random"):
         raise InputError(f"pick={pick!r}: classes are picked 'first' or 'random'")
@@ -274,7 +272,9 @@ def _chosen(known: Any, present: Ints, names: tuple[str, ...], seed: int, pick: 
     return np.unique(np.array(wanted, np.int64))
 
 
-def _split(true: Ints, known: Ints, ratio: float, seed: int, names: tuple[str, ...], rows: Ints) -> OpenWorldSplit:
+def _split(
+    true: IntArray, known: IntArray, ratio: float, seed: int, names: tuple[str, ...], rows: IntArray
+) -> OpenWorldSplit:
     if not 0 < ratio <= 1:
         raise InputError(f"ratio={ratio}: the share of labelled samples is above 0 and at most 1")
     if seed < 0:

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.data.arrays import SYNONYMS, renamed
 from offmap.data.readers import READERS
 from offmap.data.samples import MAX_BYTES, Samples, encoded, within
 from offmap.errors import DependencyError, InputError
 from offmap.store import write_atomically
-
-Array = npt.NDArray[Any]
+from offmap.typing import Array
 
 
 @READERS.register("pq")

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from offmap.activations import Array, as_array
+from offmap.activations import as_array
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.network.batches import is_array, read_batches
 from offmap.network.onnx_backend import OnnxBackend
+from offmap.typing import Array
 
 REAL = 512  # inputs of the user's that are tried at most
 NOISE = 32

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from offmap.activations import Array
 from offmap.deploy.drawing import packages
 from offmap.deploy.joining import ALL_OUTPUTS
 from offmap.detection import Detector
@@ -17,6 +16,7 @@ from offmap.detection.calibration import Verdicts
 from offmap.errors import VerificationError
 from offmap.network import Network
 from offmap.network.onnx_backend import evaluate
+from offmap.typing import Array
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offmap.activations import Activations, Array, Head
+from offmap.activations import Activations, Head
 from offmap.errors import InputError, MissingError
 from offmap.extra_passes import Request
+from offmap.typing import Array
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, floor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.errors import InputError
-
-Array = npt.NDArray[Any]
+from offmap.typing import Array
 
 
 def p_values(calibration: Array, scores: Array) -> Array:

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offmap.activations import Array
 from offmap.detection.formulas import count_at_most, fill_rows
+from offmap.typing import Array
 
 LIMIT = 1e12  # a standardised score beyond it counts as it, so that infinities of two signs do not make NaN
 NORMAL_IQR = 1.3489795003921634  # the interquartile range of a standard normal variable

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from offmap import store
-from offmap.activations import Activations, Array, Head
+from offmap.activations import Activations, Head
 from offmap.detection import files
 from offmap.detection.base import AUTO, Component, Score, State
 from offmap.detection.batch import ActivationBatch
@@ -23,6 +23,7 @@ from offmap.detection.spec import parse
 from offmap.detection.terms import Plan, Term
 from offmap.errors import InputError, MissingError, NotFittedError, StoreError
 from offmap.extra_passes import Requirements
+from offmap.typing import Array
 
 KIND = "detector"
 

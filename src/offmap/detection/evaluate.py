@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from offmap import store
-from offmap.activations import Activations, Array
+from offmap.activations import Activations
 from offmap.detection.detectors import Detector, as_activations, detector
 from offmap.detection.spec import split
 from offmap.errors import InputError
 from offmap.metrics.detection import detection_report
+from offmap.typing import Array
 
 AVERAGE = "average"
 PERCENT = ("fpr95", "auroc", "aupr_in", "aupr_out")

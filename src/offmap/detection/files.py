@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from offmap import store
-from offmap.activations import Array, Head
+from offmap.activations import Head
 from offmap.detection.base import State
 from offmap.detection.calibration import Calibration
 from offmap.detection.fitting import Fitting
 from offmap.detection.terms import Plan
+from offmap.typing import Array
 
 
 def fitting_tensors(fitting: Fitting) -> dict[str, Array]:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from offmap.activations import Activations, Array
+from offmap.activations import Activations
 from offmap.detection.base import AUTO, Component
 from offmap.errors import InputError
 from offmap.metrics.detection import auroc, fpr_at_tpr
+from offmap.typing import Array
 
 
 def choose(

@@ -16,6 +16,7 @@ from scipy import sparse
 
 from offmap.errors import InputError
 from offmap.neighbors.cores import in_threads, one_core_products
+from offmap.neighbors.vectors import unit
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -61,12 +62,6 @@ class Rows:
     def _ready(self, rows: npt.NDArray[Any]) -> Floats:
         ready = np.asarray(rows, dtype=np.float32)
         return unit(ready) if self.metric == "cosine" else ready
-
-
-def unit(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Rows scaled to length 1; a row of zeros stays."""
-    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
-    return rows / np.where(length > 0, length, 1)
 
 
 @dataclass

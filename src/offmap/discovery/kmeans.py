@@ -17,9 +17,9 @@ from offmap.discovery.assign import (
     block_rows,
     distances,
     sweep,
-    unit,
 )
 from offmap.errors import InputError
+from offmap.neighbors.vectors import unit
 
 SEED_ROWS = 64  # rows per centre that a start is chosen from; a larger sample does not choose better
 BALANCE_STEPS = 200

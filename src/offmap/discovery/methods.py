@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offmap.discovery.assign import Labels, Rows, unit
+from offmap.discovery.assign import Labels, Rows
 from offmap.discovery.kmeans import best_of, class_means, lloyd, plus_plus
 from offmap.discovery.space import group
+from offmap.neighbors.vectors import unit
 from offmap.registry import Registry
 
 DENSITY_WIDTH = 20

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offmap.discovery.assign import Floats, Labels, Metric, Rows, unit
+from offmap.discovery.assign import Floats, Labels, Metric, Rows
 from offmap.discovery.kmeans import best_of, class_means, lloyd, plus_plus
 from offmap.discovery.tree import TREE_GROUPS, ward_tree
 from offmap.neighbors import Bank
+from offmap.neighbors.vectors import unit
 
 SMOOTHING_STEPS = 2
 ANCHORS = 30_000

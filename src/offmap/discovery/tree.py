@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from offmap.discovery.assign import Doubles, Floats, Labels, Rows, unit
+from offmap.discovery.assign import Doubles, Floats, Labels, Rows
 from offmap.discovery.kmeans import class_means, lloyd
 from offmap.errors import InputError
+from offmap.neighbors.vectors import unit
 
 TREE_ROWS = 20_000
 TREE_GROUPS = 4000  # the tree holds the square of three times this in memory, at most

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from offmap.graph.build import add_labels, knn_graph
 from offmap.graph.spectral import spectral_embedding
-from offmap.neighbors.vectors import unit
+from offmap.neighbors.vectors import unit_and_length
 
 PER_CLASS = 1.5  # eigenvectors; those after the first for each class still tell classes apart
 TOLERANCE = 1e-3
@@ -68,4 +68,4 @@ def spectral_features(
     wanted = min(columns or math.ceil(PER_CLASS * n_classes), n - 1)
     spectrum = spectral_embedding(whole, wanted, seed=seed, tolerance=TOLERANCE)
     vectors = spectrum.vectors * np.clip(spectrum.values, 0.0, None) ** diffusion
-    return unit(vectors)[0]
+    return unit_and_length(vectors)[0]

@@ -17,11 +17,11 @@ from offmap.errors import InputError
 from offmap.learning.encoders import Encoder, Pictures, Whitening, custom, named
 from offmap.learning.grouping import Codes, grouped
 from offmap.learning.inputs import Inputs
-from offmap.learning.losses.numbers import unit
 from offmap.learning.model import SHARPNESS, OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives import Objective
 from offmap.learning.settings import Training
 from offmap.models.freezing import freeze
+from offmap.neighbors.vectors import unit
 
 BLOCK = 2048
 

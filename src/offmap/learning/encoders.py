@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from offmap.errors import InputError, StoreError
-from offmap.learning.losses.numbers import unit
+from offmap.neighbors.vectors import unit
 
 Config = dict[str, Any]
 

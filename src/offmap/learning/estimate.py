@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offmap.learning.losses.numbers import unit
+from offmap.neighbors.vectors import unit
 
 Codes = npt.NDArray[np.int64]
 WATCHED = 2000  # rows that are looked at after every epoch

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offmap.discovery.assign import Rows, unit
+from offmap.discovery.assign import Rows
 from offmap.discovery.kmeans import class_means, lloyd
 from offmap.discovery.space import group, smooth
 from offmap.metrics.clustering import open_world_accuracy
+from offmap.neighbors.vectors import unit
 
 Codes = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

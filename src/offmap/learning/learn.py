@@ -25,11 +25,11 @@ from offmap.learning.encoders import Encoder, Lookup, Whitening, lookup
 from offmap.learning.estimate import estimates, watched
 from offmap.learning.grouping import Codes, balance_helps, grouped
 from offmap.learning.inputs import Inputs, as_inputs
-from offmap.learning.losses.numbers import unit
 from offmap.learning.model import OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives import Objective, Task, objective
 from offmap.learning.settings import SPECTRAL_SETTINGS, Preset, Training, published_encoder, resolve
 from offmap.learning.trainer import Trainer
+from offmap.neighbors.vectors import unit
 
 SPECTRAL = "sorl-spectral"
 

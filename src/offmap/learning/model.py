@@ -18,8 +18,8 @@ from offmap import store
 from offmap.errors import InputError
 from offmap.learning.encoders import Encoder, build_encoder
 from offmap.learning.inputs import as_inputs
-from offmap.learning.losses.numbers import unit
 from offmap.learning.objectives.base import Objective
+from offmap.neighbors.vectors import unit
 from offmap.network import Network
 
 KIND = "open-world-model"

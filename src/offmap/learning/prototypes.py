@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offmap.errors import InputError
-from offmap.learning.losses.numbers import unit
+from offmap.neighbors.vectors import unit
 
 GateRule = Literal["thesis", "authors"]
 RECENT = 4096  # labelled scores that the gate's percentile is taken over

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from offmap.errors import DependencyError
-from offmap.neighbors.vectors import Array, Floats, distances, take
+from offmap.neighbors.vectors import distances, take
+from offmap.typing import Array, Float32Array
 
 _ADD_ROWS = 65536
 _LINKS = 32
@@ -31,7 +32,7 @@ class Index:
         self._faiss = _faiss()
         self._index = self._build()
 
-    def search(self, queries: Floats, k: int) -> tuple[Floats, Array]:
+    def search(self, queries: Float32Array, k: int) -> tuple[Float32Array, Array]:
         """Distances and row numbers, nearest first; what the index could not find is infinity and −1."""
         if self.engine == "hnsw":
             self._index.hnsw.efSearch = max(128, 2 * k)
@@ -61,7 +62,7 @@ class Index:
         return index
 
 
-def between(parts: Sequence[Array], count: int = 200) -> Floats:
+def between(parts: Sequence[Array], count: int = 200) -> Float32Array:
     """Points halfway between rows that lie far apart in the bank: queries like its rows, but none of them.
 
     Examples

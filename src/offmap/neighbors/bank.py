@@ -11,7 +11,8 @@ import numpy.typing as npt
 from offmap.errors import InputError
 from offmap.neighbors import approximate, exact, files
 from offmap.neighbors.half import PATIENCE, HalfCopy
-from offmap.neighbors.vectors import Array, Floats, Frame, as_rows, directions, distances, is_mapped, unit
+from offmap.neighbors.vectors import Frame, as_rows, directions, distances, is_mapped, unit_and_length
+from offmap.typing import Array, Float32Array
 
 Engine = Literal["auto", "exact", "faiss", "hnsw", "ivf"]
 APPROXIMATE = ("hnsw", "ivf")
@@ -143,18 +144,18 @@ class Bank:
             self._append(part, own=False)
         return self
 
-    def kth_distance(self, queries: Any, k: int, average: bool = False) -> Floats:
+    def kth_distance(self, queries: Any, k: int, average: bool = False) -> Float32Array:
         """The distance of each query to its k-th nearest row, or the mean distance to the k nearest.
 
         A query without direction (all zeros, when normalising) is infinitely far from everything.
         """
         asked, lost = self._queries(queries, k)
         found, _ = self._nearest(asked, k, last_only=not average)
-        result: Floats = found.mean(axis=1, dtype=np.float64).astype(np.float32) if average else found[:, -1]
+        result: Float32Array = found.mean(axis=1, dtype=np.float64).astype(np.float32) if average else found[:, -1]
         result[lost] = np.inf
         return result
 
-    def search(self, queries: Any, k: int) -> tuple[Floats, Array]:
+    def search(self, queries: Any, k: int) -> tuple[Float32Array, Array]:
         """The distances to the k nearest rows and their numbers, nearest first.
 
         A query without direction (all zeros, when normalising) has distance infinity and row −1.
@@ -229,7 +230,7 @@ class Bank:
             array = np.concatenate([array, part])
         self._parts.append(array)
 
-    def _queries(self, queries: Any, k: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    def _queries(self, queries: Any, k: int) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
         """Checked and normalised queries, and which of them have no direction."""
         if not self._parts:
             raise InputError("Bank: it is empty; add rows before asking for neighbours")
@@ -238,10 +239,10 @@ class Bank:
         rows = as_rows(queries, "Bank: the queries", self.width)
         if not self.normalize:
             return rows, np.zeros(len(rows), bool)
-        rows, length = unit(rows)
+        rows, length = unit_and_length(rows)
         return rows, length == 0
 
-    def _nearest(self, queries: Floats, k: int, last_only: bool) -> tuple[Floats, Array]:
+    def _nearest(self, queries: Float32Array, k: int, last_only: bool) -> tuple[Float32Array, Array]:
         """Distances and row numbers from whichever engine the bank uses."""
         if self.engine in ("faiss", *APPROXIMATE):
             if self._index is None:
@@ -267,7 +268,7 @@ class Bank:
         rows[mixed] = np.take_along_axis(rows[mixed], order, axis=1)
         return found, rows
 
-    def _by_half(self, query: Floats, k: int) -> tuple[Floats, Array] | None:
+    def _by_half(self, query: Float32Array, k: int) -> tuple[Float32Array, Array] | None:
         """The answer to a single unit query from a float16 copy, if there is one and it can tell."""
         self._single += 1
         if self._single == PATIENCE and HalfCopy.pays(self._parts):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from offmap.errors import InputError
-from offmap.neighbors.vectors import Array, Doubles, Floats, as_rows, blocks
+from offmap.neighbors.vectors import as_rows, blocks
 from offmap.sampling import priorities
+from offmap.typing import Array, Float32Array, FloatArray
 
 POOL = 256
 
@@ -49,7 +50,7 @@ def k_center(rows: Array, size: int, seed: int = 0) -> tuple[Array, float]:
     if not 1 <= size <= len(values):
         raise InputError(f"k_center(size={size}): there are {len(values)} rows, take from 1 to {len(values)}")
     chosen = [int(np.argmin(np.concatenate([priorities(values[block], seed) for block in blocks(values)])))]
-    nearest: Doubles = np.full(len(values), np.inf)
+    nearest: FloatArray = np.full(len(values), np.inf)
     _update(nearest, values, values[chosen])
     while len(chosen) < size and nearest.max() > 0:
         taken = _next(values, nearest, size - len(chosen))
@@ -59,7 +60,7 @@ def k_center(rows: Array, size: int, seed: int = 0) -> tuple[Array, float]:
     return np.array(chosen), float(np.sqrt(nearest.max()))
 
 
-def _next(values: Floats, nearest: Doubles, count: int) -> list[int]:
+def _next(values: Float32Array, nearest: FloatArray, count: int) -> list[int]:
     """The next rows that the greedy rule takes, as many as can be told without looking at all rows again.
 
     Distances to the chosen rows only fall. So the farthest row is in the pool of the farthest ones as long as
@@ -80,7 +81,7 @@ def _next(values: Floats, nearest: Doubles, count: int) -> list[int]:
     return taken
 
 
-def _update(nearest: Doubles, rows: Floats, centers: Floats) -> None:
+def _update(nearest: FloatArray, rows: Float32Array, centers: Float32Array) -> None:
     """Lower each row's squared distance to the nearest centre."""
     wide = centers.astype(np.float64)
     for block in blocks(rows):

@@ -19,7 +19,7 @@ import numpy as np
 from offmap.neighbors import tiled
 from offmap.neighbors.cores import in_threads, one_core_products
 from offmap.neighbors.tiled import Tile
-from offmap.neighbors.vectors import Array, Floats
+from offmap.typing import Array, Float32Array
 
 FEW_QUERIES = 16
 ONE_BY_ONE = 2  # up to so many queries, a product with a vector each is faster than one with a matrix
@@ -32,11 +32,11 @@ DENSE_SHARE = 1 / 8
 
 def nearest(
     parts: Sequence[Array],
-    queries: Floats,
+    queries: Float32Array,
     k: int,
-    penalties: Sequence[Floats] | None = None,
+    penalties: Sequence[Float32Array] | None = None,
     last_only: bool = False,
-) -> tuple[Floats, Array]:
+) -> tuple[Float32Array, Array]:
     """The closeness and the row numbers of the k nearest rows, nearest first; or of the k-th alone.
 
     Parameters
@@ -93,11 +93,11 @@ def nearest(
 
 def _dense(
     parts: Sequence[Array],
-    queries: Floats,
+    queries: Float32Array,
     k: int,
-    penalties: Sequence[Floats] | None,
+    penalties: Sequence[Float32Array] | None,
     last_only: bool,
-) -> tuple[Floats, Array]:
+) -> tuple[Float32Array, Array]:
     """Whole rows of closeness, a long run of the bank at a time, and the best k so far."""
     held = np.empty((len(queries), 0), np.float32)
     numbers = np.empty((len(queries), 0), np.int64)
@@ -113,7 +113,7 @@ def _dense(
     return (held[:, -1:], numbers[:, -1:]) if last_only else (held, numbers)
 
 
-def _closeness(tile: Tile, queries: Floats) -> Floats:
+def _closeness(tile: Tile, queries: Float32Array) -> Float32Array:
     """Queries × rows, in runs of rows that are still in cache when float16 has been widened."""
     values = np.empty((len(queries), len(tile.rows)), np.float32)
     run = len(tile.rows) if tile.rows.dtype == np.float32 else max(1, HALVES // queries.shape[1])

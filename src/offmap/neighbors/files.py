@@ -15,7 +15,7 @@ import numpy as np
 
 from offmap import store
 from offmap.errors import StoreError
-from offmap.neighbors.vectors import Array
+from offmap.typing import Array
 
 FORMAT = 1
 VECTORS = "vectors.npy"

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from offmap.neighbors.tiled import best
-from offmap.neighbors.vectors import Array, Floats, as_floats, is_mapped, take
+from offmap.neighbors.vectors import as_floats, is_mapped, take
+from offmap.typing import Array, Float32Array
 
 SMALLEST = 2**22  # bytes; a smaller bank is read in no time
 LARGEST = 2**29  # a larger one is not worth half as much memory again
@@ -64,7 +65,7 @@ class HalfCopy:
         plain = not any(map(is_mapped, parts)) and parts[0].dtype == np.float32
         return plain and SMALLEST <= size <= LARGEST and _sums_in_float32()
 
-    def nearest(self, query: Floats, k: int) -> tuple[Floats, Array] | None:
+    def nearest(self, query: Float32Array, k: int) -> tuple[Float32Array, Array] | None:
         """The closeness and the numbers of the k nearest rows, as `exact.nearest`; `None` if too many may be."""
         import torch
 

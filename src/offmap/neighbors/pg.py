@@ -11,7 +11,8 @@ from typing import Any, Self
 import numpy as np
 
 from offmap.errors import DependencyError, InputError, StoreError
-from offmap.neighbors.vectors import Array, Floats, as_rows, directions, unit
+from offmap.neighbors.vectors import as_rows, directions, unit_and_length
+from offmap.typing import Array, Float32Array
 
 MAX_WIDTH = 16_000  # of pgvector's type vector
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
@@ -64,7 +65,7 @@ class PgBank:
             return self._width(session)
 
     @property
-    def vectors(self) -> Floats:
+    def vectors(self) -> Float32Array:
         """All vectors as one array, in the order of their numbers."""
         with self._session() as session:
             width = self._width(session)
@@ -102,7 +103,7 @@ class PgBank:
                     self._copy(session, other.vectors[start : start + _FETCH_ROWS].astype(np.float32))
         return self
 
-    def kth_distance(self, queries: Any, k: int, average: bool = False) -> Floats:
+    def kth_distance(self, queries: Any, k: int, average: bool = False) -> Float32Array:
         """The distance of each query to its k-th nearest row, or the mean distance to the k nearest.
 
         A query without direction (all zeros, when normalising) is infinitely far from everything.
@@ -112,7 +113,7 @@ class PgBank:
             return distances.mean(axis=1, dtype=np.float64).astype(np.float32)
         return distances[:, -1]
 
-    def search(self, queries: Any, k: int) -> tuple[Floats, Array]:
+    def search(self, queries: Any, k: int) -> tuple[Float32Array, Array]:
         """The distances to the k nearest rows and their numbers, nearest first."""
         with self._session() as session:
             width = self._width(session)
@@ -124,7 +125,7 @@ class PgBank:
                 raise InputError(f"k={k}: the bank holds {held} rows, so k must be from 1 to {held}")
             lost = np.zeros(len(asked), bool)
             if self.normalize:
-                asked, length = unit(asked)
+                asked, length = unit_and_length(asked)
                 lost = length == 0
             distances = np.full((len(asked), k), np.inf, np.float32)
             rows = np.full((len(asked), k), -1, np.int64)
@@ -199,7 +200,7 @@ class PgBank:
         made = json.dumps({"width": width, "normalize": self.normalize})
         session.execute(f"COMMENT ON TABLE {self.table} IS '{made}'")
 
-    def _copy(self, session: Any, rows: Floats) -> None:
+    def _copy(self, session: Any, rows: Float32Array) -> None:
         """Append rows; the lock of the transaction keeps their numbers without gaps."""
         start = int(session.execute(f"SELECT coalesce(max(number) + 1, 0) FROM {self.table}").fetchone()[0])
         with session.cursor().copy(f"COPY {self.table} (number, vector) FROM STDIN WITH (FORMAT BINARY)") as copy:
@@ -207,7 +208,7 @@ class PgBank:
             for offset, row in enumerate(rows):
                 copy.write_row((start + offset, _vector(row)))
 
-    def _blocks(self, session: Any, width: int) -> Iterator[tuple[Array, Floats]]:
+    def _blocks(self, session: Any, width: int) -> Iterator[tuple[Array, Float32Array]]:
         with session.cursor(name="rows") as cursor:
             cursor.itersize = _FETCH_ROWS
             cursor.execute(f"SELECT number, vector FROM {self.table} ORDER BY number")
@@ -216,14 +217,14 @@ class PgBank:
                 yield numbers, np.stack([_array(value) for _, value in found]).reshape(-1, width)
 
 
-def _vector(row: Floats) -> Any:
+def _vector(row: Float32Array) -> Any:
     from pgvector import Vector
 
     return Vector(row)
 
 
-def _array(value: Any) -> Floats:
-    found: Floats = np.asarray(value if isinstance(value, np.ndarray) else value.to_numpy(), np.float32)
+def _array(value: Any) -> Float32Array:
+    found: Float32Array = np.asarray(value if isinstance(value, np.ndarray) else value.to_numpy(), np.float32)
     return found
 
 

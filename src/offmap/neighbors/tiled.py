@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from offmap.neighbors.cores import in_threads
-from offmap.neighbors.vectors import Array, Floats, as_floats, is_mapped, take
+from offmap.neighbors.vectors import as_floats, is_mapped, take
+from offmap.typing import Array, Float32Array
 
 TILE_QUERIES = 1024
 TILE_ROWS = 2048
@@ -35,7 +36,7 @@ class Tile:
     start: int
     step: int
     rows: Array
-    penalty: Floats | None
+    penalty: Float32Array | None
 
     def __getitem__(self, part: slice) -> Tile:
         """Some of the rows."""
@@ -46,15 +47,17 @@ class Tile:
         """The same rows in float32."""
         return Tile(self.start, self.step, as_floats(self.rows), self.penalty)
 
-    def closeness(self, queries: Floats, out: Floats | None = None) -> Floats:
+    def closeness(self, queries: Float32Array, out: Float32Array | None = None) -> Float32Array:
         """Queries × rows; larger is nearer."""
-        values: Floats = np.matmul(queries, as_floats(self.rows).T, out=out)
+        values: Float32Array = np.matmul(queries, as_floats(self.rows).T, out=out)
         if self.penalty is not None:
             values -= self.penalty
         return values
 
 
-def tiles(parts: Sequence[Array], penalties: Sequence[Floats] | None, size: int, spread: bool = False) -> list[Tile]:
+def tiles(
+    parts: Sequence[Array], penalties: Sequence[Float32Array] | None, size: int, spread: bool = False
+) -> list[Tile]:
     """Cut a bank into tiles of at most `size` rows: runs, or with `spread` every so-manieth row of a part."""
     cut, before = [], 0
     for number, part in enumerate(parts):
@@ -105,11 +108,11 @@ def queries_at_once(total: int, k: int, threads: int) -> int:
 
 def nearest(
     parts: Sequence[Array],
-    queries: Floats,
+    queries: Float32Array,
     k: int,
-    penalties: Sequence[Floats] | None,
+    penalties: Sequence[Float32Array] | None,
     threads: int,
-    values: Floats,
+    values: Float32Array,
     rows: Array,
 ) -> Array:
     """Write the k nearest of each query (or into one column the k-th alone); say which guesses were wrong."""
@@ -145,7 +148,7 @@ def nearest(
 class Worker:
     """One thread's bounds and what passed them, for each query of a block."""
 
-    def __init__(self, queries: int, k: int, size: int, total: int, bounds: Floats | None) -> None:
+    def __init__(self, queries: int, k: int, size: int, total: int, bounds: Float32Array | None) -> None:
         self.k = k
         self.total = total
         self.learns = bounds is None
@@ -158,7 +161,7 @@ class Worker:
         self._out = np.empty(min(TILE_QUERIES, queries) * TILE_ROWS, np.float32)
         self._passed = np.empty(len(self._out), np.bool_)
 
-    def take(self, tile: Tile, queries: Floats) -> None:
+    def take(self, tile: Tile, queries: Float32Array) -> None:
         """Multiply one tile with all queries and keep what passes the bounds."""
         ready = tile.widened()
         rank = rank_for(self.k, len(tile.rows) / self.total)
@@ -183,7 +186,7 @@ class Worker:
                 known = _bounds(self.values[block, :filled], rank)
                 np.maximum(self.bounds[block], known, out=self.bounds[block])
 
-    def _keep(self, values: Floats, tile: Tile, block: slice) -> None:
+    def _keep(self, values: Float32Array, tile: Tile, block: slice) -> None:
         passed = self._passed[: values.size].reshape(values.shape)
         np.greater(values, self.bounds[block, None], out=passed)
         flat, ends = _where(passed)
@@ -206,7 +209,7 @@ class Worker:
         """The row numbers of a tile."""
         return tile.start + tile.step * np.arange(len(tile.rows), dtype=self.rows.dtype)
 
-    def _cut(self, values: Floats, tile: Tile, block: slice, over: Array) -> None:
+    def _cut(self, values: Float32Array, tile: Tile, block: slice, over: Array) -> None:
         """Keep the k best of what is held and what has come, and raise the bound to the last of them."""
         queries = over + block.start
         both = np.concatenate([self.values[queries], values[over]], axis=1)
@@ -220,7 +223,7 @@ class Worker:
         self.bounds[queries] = kept.min(axis=1)
 
 
-def top(values: Floats, k: int) -> Array:
+def top(values: Float32Array, k: int) -> Array:
     """Where the k largest values of each row stand, in no order.
 
     Examples
@@ -232,7 +235,7 @@ def top(values: Floats, k: int) -> Array:
     return np.argpartition(values, place, axis=1)[:, place:]
 
 
-def best(values: Floats, k: int) -> tuple[Floats, Array]:
+def best(values: Float32Array, k: int) -> tuple[Float32Array, Array]:
     """The k largest values of each row, largest first, and where they stand.
 
     Examples
@@ -246,7 +249,7 @@ def best(values: Floats, k: int) -> tuple[Floats, Array]:
     return np.take_along_axis(kept, order, axis=1), np.take_along_axis(chosen, order, axis=1)
 
 
-def last(values: Floats, k: int) -> tuple[Floats, Array]:
+def last(values: Float32Array, k: int) -> tuple[Float32Array, Array]:
     """The k-th largest value of each row and where it stands: cheaper than `best`, for it sorts no places.
 
     Examples
@@ -259,7 +262,7 @@ def last(values: Floats, k: int) -> tuple[Floats, Array]:
     return kth, np.argmax(values == kth, axis=1)[:, None]
 
 
-def _bounds(values: Floats, rank: int) -> Floats:
+def _bounds(values: Float32Array, rank: int) -> Float32Array:
     """Just below the value of this rank in each row, so that its equals pass too."""
     place = values.shape[1] - rank
     return np.nextafter(np.partition(values, place, axis=1)[:, place], np.float32(-np.inf))
@@ -271,12 +274,12 @@ def _sample_of(total: int) -> int:
 
 def _sampled_bounds(
     parts: Sequence[Array],
-    penalties: Sequence[Floats] | None,
-    queries: Floats,
+    penalties: Sequence[Float32Array] | None,
+    queries: Float32Array,
     k: int,
     sample: int,
     threads: int,
-) -> Floats:
+) -> Float32Array:
     """Bounds for a bank that must be read in order, from an even spread of its rows."""
     total = sum(len(part) for part in parts)
     chosen = np.arange(sample) * total // sample

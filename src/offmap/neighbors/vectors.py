@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
+from offmap.typing import Array, Float32Array, FloatArray
 
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from torch import Tensor
 
+Rows = TypeVar("Rows", Array, "Tensor")
 BLOCK_ELEMENTS = 2**22
 SERIAL_ELEMENTS = 2**15  # torch copies no more than this on the calling thread alone, which here is what is wanted
 CLOSE = 0.01  # share of the size of its terms below which a squared distance has lost too many digits
 
 
-def as_rows(values: Any, where: str, width: int = 0) -> Floats:
+def as_rows(values: Any, where: str, width: int = 0) -> Float32Array:
     """Finite float32 rows of the asked width, or an error that says what is wrong.
 
     Examples
@@ -48,7 +49,7 @@ def as_rows(values: Any, where: str, width: int = 0) -> Floats:
     return floats
 
 
-def as_floats(rows: Array) -> Floats:
+def as_floats(rows: Array) -> Float32Array:
     """Stored rows as float32; a copy only if they are float16.
 
     Examples
@@ -69,15 +70,41 @@ def as_floats(rows: Array) -> Floats:
     return floats
 
 
-def unit(rows: Floats | Doubles) -> tuple[Floats, Doubles]:
-    """Rows scaled to length 1, and the lengths they had; rows of zeros stay zeros.
+def unit(rows: Rows) -> Rows:
+    """Scale rows to length 1; rows of zeros stay zeros.
+
+    Parameters
+    ----------
+    rows : array or tensor of shape (n, width)
+        NumPy or torch; the answer is of the same kind and precision. Gradients of tensors pass through.
+
+    See Also
+    --------
+    unit_and_length : For float32 rows of any size, with the lengths.
 
     Examples
     --------
-    >>> unit(np.array([[3.0, 4.0]], dtype=np.float32))
+    >>> unit(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+    """
+    if isinstance(rows, np.ndarray):
+        length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+        return rows / np.where(length > 0, length, 1)
+    from torch.nn import functional
+
+    return functional.normalize(rows, dim=1, eps=1e-12)
+
+
+def unit_and_length(rows: Float32Array | FloatArray) -> tuple[Float32Array, FloatArray]:
+    """Scale rows to length 1 and return the lengths they had, computed in float64; rows of zeros stay zeros.
+
+    Examples
+    --------
+    >>> unit_and_length(np.array([[3.0, 4.0]], dtype=np.float32))
     (array([[0.6, 0.8]], dtype=float32), array([5.]))
     """
-    length: Doubles = np.empty(len(rows), np.float64)
+    length: FloatArray = np.empty(len(rows), np.float64)
     scaled = np.empty(rows.shape, np.float32)
     for block in blocks(rows):
         wide = rows[block].astype(np.float64)  # squares of float32 overflow float32
@@ -86,7 +113,7 @@ def unit(rows: Floats | Doubles) -> tuple[Floats, Doubles]:
     return scaled, length
 
 
-def directions(rows: Floats, where: str) -> Floats:
+def directions(rows: Float32Array, where: str) -> Float32Array:
     """Rows scaled to length 1; one of zeros is an error that names it.
 
     Examples
@@ -94,7 +121,7 @@ def directions(rows: Floats, where: str) -> Floats:
     >>> directions(np.array([[0.0, 2.0]], dtype=np.float32), "here")
     array([[0., 1.]], dtype=float32)
     """
-    scaled, length = unit(rows)
+    scaled, length = unit_and_length(rows)
     if not length.all():
         raise InputError(
             f"{where}: row {int(np.argmin(length))} is all zeros and has no direction; leave it out or "
@@ -111,15 +138,15 @@ class Frame:
     that share a large offset would lose the digits in which they differ; the bank itself stays as it is.
     """
 
-    center: Floats | None = None
-    penalties: list[Floats] | None = None
+    center: Float32Array | None = None
+    penalties: list[Float32Array] | None = None
 
     @classmethod
     def of(cls, parts: Sequence[Array]) -> Frame:
         """The frame of a bank of any vectors: one pass that keeps one number per row."""
         total = sum(len(part) for part in parts)
         center = take(parts, np.unique(np.linspace(0, total - 1, 1024).astype(np.int64)))
-        middle: Floats = center.mean(axis=0, dtype=np.float64).astype(np.float32)
+        middle: Float32Array = center.mean(axis=0, dtype=np.float64).astype(np.float32)
         penalties = []
         for part in parts:
             penalty = np.empty(len(part), np.float32)
@@ -129,11 +156,11 @@ class Frame:
             penalties.append(penalty)
         return cls(middle, penalties)
 
-    def shift(self, queries: Floats) -> Floats:
+    def shift(self, queries: Float32Array) -> Float32Array:
         """The queries as the products need them."""
         return queries if self.center is None else queries - self.center
 
-    def squared(self, shifted: Floats, closeness: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    def squared(self, shifted: Float32Array, closeness: Float32Array) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
         """Squared distances, in the place of the closeness, and where too many digits cancelled to trust them."""
         wide = shifted.astype(np.float64)
         constant = np.square(wide).sum(axis=1) + (1 if self.center is None else 2 * (wide @ self.center))
@@ -144,7 +171,7 @@ class Frame:
         return np.maximum(squared, 0, out=squared), close
 
 
-def distances(parts: Sequence[Array], queries: Floats, rows: Array) -> Floats:
+def distances(parts: Sequence[Array], queries: Float32Array, rows: Array) -> Float32Array:
     """The distance of each query to the bank row named for it, from the difference of the two.
 
     Each value depends on its two vectors alone, to the last bit, not on what else is asked.

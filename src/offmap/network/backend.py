@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from offmap.activations import Array, Head
+from offmap.activations import Head
 from offmap.extra_passes import Request
+from offmap.typing import Array
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from offmap.activations import Array, as_array
+from offmap.activations import as_array
 from offmap.errors import InputError, MissingError
+from offmap.typing import Array
 
 LABEL_NAMES = ("labels", "label")
 

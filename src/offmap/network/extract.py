@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from offmap.activations import Activations, Array, checked_dtype
+from offmap.activations import Activations, checked_dtype
 from offmap.errors import InputError, MissingError
 from offmap.extra_passes import Requirements
 from offmap.network.backend import Backend
 from offmap.network.batches import Batch, batch_count, read_batches, require_labels
 from offmap.network.writer import ActivationWriter, Plan
+from offmap.typing import Array
 
 
 def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype: np.dtype[Any]) -> dict[str, Array]:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offmap.activations import Activations, Array, Head
+from offmap.activations import Activations, Head
 from offmap.errors import InputError, MissingError
 from offmap.extra_passes import Requirements
 from offmap.network.backend import Backend
 from offmap.network.batches import checked_batch_size, read_batches
 from offmap.network.extract import collected, extract, run_batch
+from offmap.typing import Array
 
 if TYPE_CHECKING:
     from torch import nn

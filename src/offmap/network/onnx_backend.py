@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from offmap.activations import Array, Head, as_array
+from offmap.activations import Head, as_array
 from offmap.errors import DependencyError, InputError
 from offmap.extra_passes import Layer, Request
 from offmap.network.backend import Backend
 from offmap.network.reductions import pooled, reduced
+from offmap.typing import Array
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from offmap.activations import Array, Head
+from offmap.activations import Head
 from offmap.errors import InputError
 from offmap.extra_passes import Layer, Request
 from offmap.network import extra_passes
@@ -21,6 +21,7 @@ from offmap.network.backend import Backend
 from offmap.network.batches import is_array, update_digest
 from offmap.network.preserve import preserve_state, rng_kept
 from offmap.network.reductions import pooled, reduced
+from offmap.typing import Array
 
 _PROBE = 4
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)

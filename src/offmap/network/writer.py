@@ -21,8 +21,9 @@ from typing import IO, Any
 import numpy as np
 
 from offmap import store
-from offmap.activations import META, Activations, Array, Head, array_file, write_meta
+from offmap.activations import META, Activations, Head, array_file, write_meta
 from offmap.errors import StoreError
+from offmap.typing import Array
 
 JOURNAL = "extraction.journal"
 FORMAT = 1

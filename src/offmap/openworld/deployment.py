@@ -16,8 +16,8 @@ from offmap.detection import Detector, Verdicts
 from offmap.errors import InputError, StoreError
 from offmap.extra_passes import Requirements
 from offmap.network import Network
-from offmap.openworld.inputs import Array
 from offmap.openworld.network_files import network_parts, prefix_names, restore_network, select_prefix, stored_parts
+from offmap.typing import Array
 
 KIND = "deployment"
 UNKNOWN = -1

@@ -19,7 +19,8 @@ from offmap.errors import InputError, StoreError
 from offmap.extra_passes import Request, Requirements
 from offmap.network import Backend, Network
 from offmap.network.batches import update_digest
-from offmap.openworld.inputs import Array, LabeledInputs
+from offmap.openworld.inputs import LabeledInputs
+from offmap.typing import Array
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from offmap.activations import as_array
 from offmap.errors import InputError
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 Space = Literal["auto", "inputs", "features"]
 SMALL_INPUT = 1024  # numbers in one input: 28 × 28 pixels are few enough to be compared as they are, a photo is not
 SHARES = (0.6, 0.2, 0.2)

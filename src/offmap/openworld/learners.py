@@ -15,8 +15,9 @@ from offmap.activations import Head
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld.extended_network import ClassifierUpdate, grown
-from offmap.openworld.inputs import Array, LabeledInputs
+from offmap.openworld.inputs import LabeledInputs
 from offmap.registry import Registry
+from offmap.typing import Array
 
 Progress = Callable[[str, float], None]
 EPOCHS = 12

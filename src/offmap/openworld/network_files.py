@@ -16,7 +16,7 @@ from offmap.errors import StoreError
 from offmap.network import Network
 from offmap.network.onnx_backend import OnnxBackend
 from offmap.openworld.extended_network import ClassifierUpdate, ExtendedNetwork, grown, head_name
-from offmap.openworld.inputs import Array
+from offmap.typing import Array
 
 if TYPE_CHECKING:
     from torch import nn

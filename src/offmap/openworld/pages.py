@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from offmap.openworld.inputs import Array
 from offmap.openworld.result import Round
 from offmap.openworld.simulation import Simulation
 from offmap.plots import grouped_bars
 from offmap.report import Page, versions
+from offmap.typing import Array
 
 
 def journey_page(journey: Simulation) -> Page:

@@ -11,10 +11,11 @@ import numpy as np
 
 from offmap.discovery import Discovery, discover
 from offmap.errors import InputError
-from offmap.openworld.inputs import Array, LabeledInputs, Space
+from offmap.openworld.inputs import LabeledInputs, Space
 from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress, choose
 from offmap.openworld.result import Round, evaluate
 from offmap.openworld.state import LearningState, refitted, with_features_of
+from offmap.typing import Array
 
 MAX_FORGETTING = 0.03
 MIN_SIZE = 20

@@ -11,10 +11,11 @@ from offmap.activations import Head
 from offmap.detection import Detector, detector
 from offmap.errors import InputError
 from offmap.network import Network
-from offmap.openworld.inputs import Array, KnownSplits, LabeledInputs
+from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.result import Round
 from offmap.openworld.rounds import NothingFoundError, run_round
 from offmap.openworld.state import LearningState, start
+from offmap.typing import Array
 
 EPOCHS = 20
 

@@ -15,10 +15,11 @@ from offmap.activations import Activations
 from offmap.detection import detector
 from offmap.errors import InputError
 from offmap.network import Network
-from offmap.openworld.inputs import Array, KnownSplits, LabeledInputs
+from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.result import Round
 from offmap.openworld.rounds import NothingFoundError, run_round
 from offmap.openworld.state import LearningState, start
+from offmap.typing import Array
 
 GUARD = "knn(10)"
 EPOCHS = 12

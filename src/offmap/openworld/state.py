@@ -12,8 +12,9 @@ from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld.deployment import Deployment
 from offmap.openworld.extended_network import ClassifierUpdate
-from offmap.openworld.inputs import Array, KnownSplits, LabeledInputs
+from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.learners import class_means_head
+from offmap.typing import Array
 
 
 @dataclass(frozen=True)

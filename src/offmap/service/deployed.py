@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.activations import Activations
 from offmap.detection import Calibration, Detector, Verdicts
@@ -18,8 +17,8 @@ from offmap.errors import InputError
 from offmap.extra_passes import Requirements
 from offmap.network import Network
 from offmap.service.request_errors import one_sentence
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 Kind = Literal["features", "inputs"]
 
 

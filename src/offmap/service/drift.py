@@ -16,14 +16,12 @@ scores that is not counted; counts per bin are then all there is to remember.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.errors import InputError
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 BINS = 64
 _CHUNK = 64  # bets multiplied in one go: 0.1 ** 64 is still a number
 _ENOUGH = 1e100  # capital at which betting stops

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.errors import InputError
 from offmap.service.deployed import Kind
 from offmap.service.pictures import FORMATS, decode_pictures
 from offmap.service.request_errors import RequestError, one_sentence
 from offmap.service.settings import Settings
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 JSON = "application/json"
 _JSON_TYPES = ("", JSON, "application/x-www-form-urlencoded")  # the last is what curl says when told nothing
 NPY_TYPES = ("application/x-npy", "application/octet-stream")

@@ -17,15 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.detection import Verdicts
 from offmap.errors import OffmapError
 from offmap.service.deployed import Deployed, Kind
 from offmap.service.request_errors import RequestError
 from offmap.service.unknowns import Unknown, UnknownStore, new_ids
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 Result = dict[str, Any]
 NPY = "application/x-npy"
 _COMMIT_ROWS = 4096

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.activations import as_array
 from offmap.detection import Detector
@@ -23,8 +22,8 @@ from offmap.service.request_errors import RequestError
 from offmap.service.scoring import Job, Result, Scoring
 from offmap.service.settings import Settings
 from offmap.service.stores import FolderLock, open_pile
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 Loaded = tuple[Detector, Network | None, Sequence[str] | None]
 _log = logging.getLogger(__name__)
 

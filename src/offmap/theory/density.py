@@ -278,9 +278,9 @@ def neighbour_report(known: Any, unknown: Any = None, k: int = 20, most: int = 4
     2
     """
     from offmap.neighbors import Bank
-    from offmap.neighbors.vectors import unit
+    from offmap.neighbors.vectors import unit_and_length
 
-    rows = unit(as_array(known, "known"))[0]
+    rows = unit_and_length(as_array(known, "known"))[0]
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))]
     bank, queries = rows[::2], rows[1::2]
     if k >= len(bank):
@@ -293,6 +293,7 @@ def neighbour_report(known: Any, unknown: Any = None, k: int = 20, most: int = 4
     spread = (m - 1) * float(np.ptp(np.log10(last)))
     other = None
     if unknown is not None:
-        far = np.asarray(searcher.search(unit(as_array(unknown, "unknown")[:most])[0], k)[0], dtype=np.float64)
+        asked = unit_and_length(as_array(unknown, "unknown")[:most])[0]
+        far = np.asarray(searcher.search(asked, k)[0], dtype=np.float64)
         other = knn_density(np.maximum(far[:, -1], 1e-12), k, len(bank), dimension, log=True)
     return NeighbourReport(k, m, dimension, knn_density(last, k, len(bank), dimension, log=True), other, spread)

@@ -14,6 +14,7 @@ from offmap.detection.registry import register
 from offmap.detection.statistics import ClassMoments, Statistic
 from offmap.errors import OffmapWarning
 from offmap.extra_passes import Perturbed, Request
+from offmap.neighbors.vectors import unit
 
 CUTOFF = 1e-15  # NumPy's cut for the pseudo-inverse, relative to the largest eigenvalue
 FLOAT32_CONDITION = 1e8  # up to here whitened coordinates keep four digits in float32
@@ -221,8 +222,3 @@ class SSD(Score):
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Minus the squared distance."""
         return -nearest_squared_distance(unit(block.features), ready)
-
-
-def unit(features: Tensor) -> Tensor:
-    """Rows of length 1; a row of zeros stays as it is."""
-    return torch.nn.functional.normalize(features, dim=1, eps=1e-12)

@@ -10,9 +10,9 @@ from torch import Tensor
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
-from offmap.detection.scores.distances import unit
 from offmap.detection.scores.logits import log_probabilities
 from offmap.detection.statistics import ClassMoments, Mean, Statistic
+from offmap.neighbors.vectors import unit
 
 TINY = 1e-12
 

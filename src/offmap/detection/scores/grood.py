@@ -12,9 +12,9 @@ from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.formulas import kth_distance
 from offmap.detection.registry import register
-from offmap.detection.scores.distances import unit
 from offmap.detection.statistics import ClassMoments, Rows, Statistic
 from offmap.neighbors import Bank
+from offmap.neighbors.vectors import unit
 
 BANK = 50_000
 

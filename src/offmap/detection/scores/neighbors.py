@@ -12,11 +12,11 @@ from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.formulas import directions, kth_distance, mean_of_largest
 from offmap.detection.registry import register
-from offmap.detection.scores.distances import unit
 from offmap.detection.scores.logits import energy
 from offmap.detection.statistics import Rows, Statistic
 from offmap.errors import InputError
 from offmap.neighbors import Bank
+from offmap.neighbors.vectors import unit
 
 K_GRID = (1, 10, 20, 50, 100, 200, 500, 1000, 3000, 5000)  # thesis, section 5.3.1
 

@@ -14,9 +14,9 @@ from offmap.detection.scores.distances import (
     gaussian_state,
     nearest_squared_distance,
     shrunk,
-    unit,
 )
 from offmap.detection.statistics import ClassMoments, Statistic
+from offmap.neighbors.vectors import unit
 
 
 @register

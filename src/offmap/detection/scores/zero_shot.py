@@ -12,8 +12,8 @@ from torch import Tensor
 from offmap.detection.base import Score
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
-from offmap.detection.scores.distances import unit
 from offmap.errors import InputError
+from offmap.neighbors.vectors import unit
 
 
 def cosines(features: Tensor, names: Tensor) -> Tensor:

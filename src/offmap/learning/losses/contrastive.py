@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from offmap.learning.losses.numbers import check_temperature, check_views, in_full_precision, mean_where, unit
+from offmap.learning.losses.numbers import check_temperature, check_views, in_full_precision, mean_where
+from offmap.neighbors.vectors import unit
 
 __all__ = ["contrastive", "gcd", "simclr", "supcon"]
 

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from offmap.errors import InputError
-from offmap.learning.losses.numbers import check_temperature, check_views, in_full_precision, nothing, unit
+from offmap.learning.losses.numbers import check_temperature, check_views, in_full_precision, nothing
+from offmap.neighbors.vectors import unit
 
 __all__ = [
     "autonovel_pairs",

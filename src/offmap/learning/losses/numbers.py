@@ -34,18 +34,6 @@ def _full(value: Any) -> Any:
     return value.float() if half else value
 
 
-def unit(rows: Tensor) -> Tensor:
-    """Rows of length 1; a row of zeros stays zero, and its gradient finite.
-
-    Examples
-    --------
-    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-    tensor([[0.6000, 0.8000],
-            [0.0000, 0.0000]])
-    """
-    return torch.nn.functional.normalize(rows, dim=1, eps=1e-8)
-
-
 def nothing(*tensors: Tensor) -> Tensor:
     """A zero that depends on these tensors, so that a step without any pair can still be differentiated."""
     return torch.stack([tensor.sum() * 0 for tensor in tensors]).sum()

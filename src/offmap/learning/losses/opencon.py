@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from offmap.learning.losses.contrastive import simclr, supcon
-from offmap.learning.losses.numbers import check_temperature, in_full_precision, nothing, unit
+from offmap.learning.losses.numbers import check_temperature, in_full_precision, nothing
+from offmap.neighbors.vectors import unit
 
 __all__ = ["OpenConParts", "opencon", "prior_divergence", "prototype_probabilities"]
 

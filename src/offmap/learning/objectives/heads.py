@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from offmap.learning import losses
-from offmap.learning.losses.numbers import unit
 from offmap.learning.objectives.base import Objective, Parts, Task, TrainingProgress, register
+from offmap.neighbors.vectors import unit
 
 SCALE = 10.0  # cosines are multiplied by it before the softmax, as in ORCA and UNO
 

@@ -17,11 +17,11 @@ from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld import KnownSplits, LabeledInputs
 from offmap.openworld.extended_network import ExtendedNetwork
-from offmap.openworld.inputs import Array
 from offmap.service.pictures import FORMATS, decode_pictures
 from offmap.service.scoring import NPY
 from offmap.service.settings import Settings
 from offmap.service.unknowns import Unknown, UnknownStore
+from offmap.typing import Array
 
 LIMIT = 5000  # inputs looked at in one proposal; the newest
 
