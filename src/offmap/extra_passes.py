@@ -148,6 +148,8 @@ class Perturbed:
         *descended* loss −objective, so a coordinate without gradient moves by −ε.
     scale
         One standard deviation per channel by which the step is divided, for networks fed standardised inputs.
+    share
+        Move only this share of an input's values, those with the smallest gradients; 1 moves all.
 
     Examples
     --------
@@ -160,8 +162,11 @@ class Perturbed:
     name: str
     sign_zero: int = 1
     scale: tuple[float, ...] | None = None
+    share: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise InputError(f"Perturbed(share={self.share}): the share of values to move is above 0 and at most 1")
         if not self.epsilon >= 0:
             raise InputError(f"Perturbed(epsilon={self.epsilon}): the step is a length, it must not be negative")
         if self.sign_zero not in (0, 1):
@@ -174,7 +179,8 @@ class Perturbed:
         """``perturbed(name,epsilon)``, with what differs from the defaults."""
         zero = "" if self.sign_zero == 1 else f",sign_zero={self.sign_zero}"
         scale = "" if self.scale is None else f",scale={'x'.join(repr(float(std)) for std in self.scale)}"
-        return f"perturbed({self.name},{float(self.epsilon)!r}{zero}{scale})"
+        share = "" if self.share == 1 else f",share={float(self.share)!r}"
+        return f"perturbed({self.name},{float(self.epsilon)!r}{zero}{scale}{share})"
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -210,3 +210,34 @@ def test_neglabel_names_what_is_missing() -> None:
     acts = offmap.Activations(np.eye(3), head=offmap.Head(np.eye(3)))
     with pytest.raises(InputError, match="negative labels are needed"):
         offmap.detector("neglabel(3)").fit(acts).score(acts)
+
+
+def test_adascale_against_a_loop() -> None:
+    """Real pictures through a real network: gradient, masked step, percentile and ratio, input by input."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 20), torch.nn.ReLU(), torch.nn.Linear(20, 3))
+    weight, bias = net[3].weight.detach(), net[3].bias.detach()
+    known, test = torch.randn(30, 3, 2, 2), torch.randn(6, 3, 2, 2)
+
+    def quality(x: torch.Tensor) -> tuple[torch.Tensor, float]:
+        leaf = x[None].clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(net(leaf).max(), leaf)
+        moved, flat = x.clone().reshape(-1), gradient.reshape(-1)
+        for place in flat.abs().argsort()[:3]:  # a quarter of 12 values
+            moved[place] += 0.5 * flat[place].sign()
+        h, perturbed = net[:3](x[None])[0].detach(), net[:3](moved.reshape(1, 3, 2, 2))[0].detach()
+        order = h.argsort(descending=True, stable=True)
+        return h, float(perturbed[order[:2]].sum() + 4 * (h - perturbed)[order[:3]].abs().sum())
+
+    fitted = sorted(quality(x)[1] for x in known)
+    wanted = []
+    for x in test:
+        h, q = quality(x)
+        percentile = 60 + (1 - sum(f <= q for f in fitted) / len(fitted)) * 30
+        kept = 20 - round(20 * percentile / 100)
+        ratio = float(h.sum() / h.sort(descending=True).values[:kept].sum())
+        wanted.append(float(torch.logsumexp(weight @ (h * np.exp(ratio)) + bias, 0)))
+    made = offmap.detector("adascale_a(60.0, 90.0, 10.0, 15.0, 4.0, 0.25)|energy")
+    network = offmap.Network(net)
+    made.fit(network(known, made.requirements))
+    np.testing.assert_allclose(made.score(network(test, made.requirements)), wanted, rtol=1e-4)

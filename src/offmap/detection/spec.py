@@ -21,6 +21,7 @@ LONGEST = 2000
 
 _LIKE = "write it like 'react(90)|energy' or 'knn(10) + energy'"
 _OPERATORS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[|@]""")  # a quoted text is left as it is
+_PLUS_PLUS = re.compile(r"(?<=[a-z])\+\+")  # mahalanobis++ is the method named mahalanobis_pp
 _MARKS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\],]""")  # a quoted text counts as one mark
 
 
@@ -51,6 +52,8 @@ def parse(spec: str) -> Plan:
     (react(c=1.0), knn(50, alpha=0.01))
     >>> parse("react(90)|(energy + 0.5*msp)")
     react(90)|energy + 0.5*react(90)|msp
+    >>> parse("mahalanobis++ + rmds++")
+    mahalanobis_pp + rmds_pp
     """
     try:
         node, combine = _combination(_syntax(spec))
@@ -102,6 +105,7 @@ def _syntax(spec: str) -> ast.expr:
     if any(mark[0] == "@" for mark in _OPERATORS.finditer(spec)):
         raise InputError(f"{spec!r}: '@' means nothing here; {_LIKE}")
     text = _OPERATORS.sub(lambda mark: "@" if mark[0] == "|" else mark[0], spec.strip())
+    text = _PLUS_PLUS.sub("_pp", text)
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

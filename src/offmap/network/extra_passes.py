@@ -62,7 +62,7 @@ def _perturbed(backend: TorchBackend, request: Perturbed, inputs: Inputs) -> dic
             raise InputError(f"{request.key}: the objective does not depend on the input, so it has no gradient")
         (gradient,) = torch.autograd.grad(objective.sum(), leaf)
     with torch.no_grad():
-        moved = signed_step(original, gradient, request.epsilon, request.sign_zero, request.scale)
+        moved = signed_step(original, gradient, request.epsilon, request.sign_zero, request.scale, request.share)
         both = backend.forward(_with(inputs, name, moved))
     return dict(zip(request.outputs, both, strict=True))
 

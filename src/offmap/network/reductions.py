@@ -133,6 +133,7 @@ def signed_step(
     epsilon: float,
     sign_zero: int = 1,
     scale: Sequence[float] | None = None,
+    share: float = 1.0,
 ) -> torch.Tensor:
     """Move inputs: x − ε·sign(−∇ objective), over each channel's deviation if given (Liang et al. 2018).
 
@@ -140,6 +141,8 @@ def signed_step(
     --------
     >>> signed_step(torch.zeros(1, 3), torch.tensor([[2.0, -1.0, 0.0]]), 0.5)
     tensor([[ 0.5000, -0.5000, -0.5000]])
+    >>> signed_step(torch.zeros(1, 3), torch.tensor([[2.0, -1.0, 3.0]]), 0.5, share=0.4)
+    tensor([[ 0.0000, -0.5000,  0.0000]])
     """
     descended = -gradient
     direction = descended.sign()
@@ -153,7 +156,22 @@ def signed_step(
             )
         stds = torch.tensor(scale, dtype=inputs.dtype, device=inputs.device)
         direction = direction / stds.reshape(1, -1, *[1] * (inputs.ndim - 2))
+    if share < 1:
+        direction = direction * smallest_entries(gradient.abs(), share)
     return inputs - epsilon * direction
+
+
+def smallest_entries(values: torch.Tensor, share: float) -> torch.Tensor:
+    """Return 1 at the smallest entries of each row, a given share of them, and 0 elsewhere; at least one entry is 1.
+
+    Examples
+    --------
+    >>> smallest_entries(torch.tensor([[3.0, 1.0, 2.0]]), 0.7)
+    tensor([[0., 1., 1.]])
+    """
+    flat = values.flatten(1)
+    places = flat.topk(max(1, int(flat.shape[1] * share)), dim=1, largest=False).indices
+    return torch.zeros_like(flat).scatter_(1, places, 1.0).reshape(values.shape)
 
 
 def channel_rows(output: torch.Tensor) -> torch.Tensor:

@@ -144,7 +144,7 @@ class WeiPer(Score):
             raise InputError(f"{self}: {self.repeats} perturbed heads hold {numbers:,} numbers; choose repeats={most}")
         rows = statistics["sample"].rows
         state = {"weights": perturbed_weights(head.weight, self.delta, self.repeats, self.seed), "bias": head.bias}
-        parts = rows.split(256)
+        parts = torch.split(rows, 256)
         spread = [bound for part in parts for bound in self._extremes(part, state)]
         state |= {"low": rows.min(), "high": rows.max(), "low_perturbed": min(spread), "high_perturbed": max(spread)}
         means, means_perturbed = torch.zeros(self.bins), torch.zeros(self.bins)
@@ -182,6 +182,6 @@ class WeiPer(Score):
         """Yield inputs × heads × classes, as many heads at once as keep the block small."""
         weights = state["weights"]
         _, classes, width = weights.shape
-        for part in weights.split(max(1, COLUMNS // classes)):
+        for part in torch.split(weights, max(1, COLUMNS // classes)):
             product = features @ part.reshape(-1, width).T
             yield product.reshape(len(features), len(part), classes) + state["bias"]
