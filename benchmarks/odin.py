@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import offmap
 from offmap.bench.cache import default_cache
 from offmap.bench.networks import BenchNetwork, make_network
-from offmap.bench.runner import standard_errors
+from offmap.bench.runner import bootstrap_errors
 from offmap.bench.sets import LoadedSet, load_set
 from offmap.bench.suites import load_suite
 from offmap.data import Samples
@@ -72,7 +72,7 @@ def tensors(network: BenchNetwork, loaded: LoadedSet) -> Iterator[Tensor]:
 def figures(known: np.ndarray, unknown: np.ndarray) -> dict[str, float]:
     """Per cent, with the standard error of FPR95."""
     report = detection_report(known, unknown)
-    error = standard_errors(known, unknown).get("fpr95", 0.0)
+    error = 100 * bootstrap_errors(known, unknown).get("fpr95", 0.0)
     return {name: round(value, 2) for name, value in
             {"fpr95": 100 * report.fpr95, "auroc": 100 * report.auroc, "error": error}.items()}  # fmt: skip
 

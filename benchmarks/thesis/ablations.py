@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from offmap.bench.cache import default_cache, held_out
-from offmap.bench.runner import ENVIRONMENT, Bench, measured, prepare
+from offmap.bench.runner import ENVIRONMENT, Bench, measure_method, prepare
 from offmap.bench.suites import NetworkSpec, load_suite
 from offmap.detection import detector
 from offmap.errors import OffmapError
@@ -84,9 +84,9 @@ def run_sweeps(
 
 def measure_point(bench: Bench, point: Point, accuracy: bool) -> Finding:
     """Measure one point of a sweep."""
-    rows, _ = measured(bench, point.method)
-    right = rows[0].id_accuracy if accuracy else None
-    fpr95, auroc = (float(np.mean([getattr(row, name) for row in rows])) for name in ("fpr95", "auroc"))
+    rows, _ = measure_method(bench, point.method)
+    right = 100 * rows[0].id_accuracy if accuracy and rows[0].id_accuracy is not None else None
+    fpr95, auroc = (100 * float(np.mean([getattr(row, name) for row in rows])) for name in ("fpr95", "auroc"))
     return Finding(point.series, point.x, point.method, fpr95, auroc, right, tuple(rows))
 
 
@@ -95,15 +95,15 @@ def validate_on_noise(bench: Bench) -> list[dict[str, Any]]:
     rest, val = held_out(bench.known, bench.protocol.held_out) if bench.val is None else (bench.known, bench.val)
     found = []
     for spec in VALIDATED:
-        made = detector(spec).fit(rest, val=val, outliers=bench.far(0))
+        made = detector(spec).fit(rest, val=val, outliers=bench.load_outliers(0))
         for trial in made.trials:
-            rows, _ = measured(bench, trial["spec"])
+            rows, _ = measure_method(bench, trial["spec"])
             found.append(
                 {
                     "method": spec,
                     "candidate": trial["spec"],
                     "noise fpr95": 100 * trial["fpr95"],
-                    "ood fpr95": float(np.mean([row.fpr95 for row in rows])),
+                    "ood fpr95": 100 * float(np.mean([row.fpr95 for row in rows])),
                     "chosen": trial["spec"] == made.chosen,
                 }
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offmap import store
-from offmap.bench.results import Row
+from offmap.bench.results import SuiteRow
 from offmap.bench.runner import Bench
 from thesis.sweeps import Sweep
 
@@ -23,7 +23,7 @@ class Finding:
     fpr95: float
     auroc: float
     id_accuracy: float | None
-    rows: tuple[Row, ...] = field(repr=False)
+    rows: tuple[SuiteRow, ...] = field(repr=False)
 
 
 @dataclass

@@ -26,11 +26,11 @@ def run_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any]
     """Run a suite, write ``results.json`` and ``report.html``; what to print as JSON, and in words."""
     out.mkdir(parents=True, exist_ok=True)
     from offmap.bench.runner import run_suite
-    from offmap.bench.suite_page import suite_page
+    from offmap.bench.suite_page import build_suite_page
 
     found = run_suite(load_suite(suite), **options)
     found.to_json(out / "results.json")
-    report = suite_page(found).write(out / "report.html")
+    report = build_suite_page(found).write(out / "report.html")
     result = {
         "suite": found.suite,
         "rows": len(found.rows),

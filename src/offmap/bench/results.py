@@ -1,4 +1,4 @@
-"""What a suite found: rows in per cent with the thesis' figures beside them, as a table and as JSON."""
+"""Results of a suite: rows with the thesis' figures beside them, as a table and as JSON in per cent."""
 
 from __future__ import annotations
 
@@ -13,57 +13,69 @@ import numpy.typing as npt
 
 from offmap import store
 from offmap.bench.sets import LoadedSet
+from offmap.detection.evaluate import METRICS, Row
 
 Array = npt.NDArray[Any]
-METRICS = ("fpr95", "auroc", "aupr_in", "aupr_out")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One method on one unknown set, in per cent; means over seeds, with their standard deviations in `std`.
+class SuiteRow(Row):
+    """A row of a suite: means over seeds, with what the thesis prints beside them. Shares, as in `Row`.
 
-    `seconds` are for fitting and scoring, without the network's passes. `inputs` are known and unknown test inputs;
-    where they are few, `error` holds bootstrap standard errors: FPR95 hangs on few scores around its threshold.
-    `runs_again` says that the method sends every input through the network once more.
+    Attributes
+    ----------
+    suite, network : str
+        Where it was measured.
+    thesis : mapping or None
+        FPR95 and AUROC as printed for this network and set.
+    seeds : int
+        Number of runs, more than one where random numbers enter.
+    std : mapping of str to float
+        Standard deviations over the seeds.
+    error : mapping of str to float
+        Bootstrap standard errors where the sets are small: FPR95 hangs on few scores around its threshold.
+    inputs : tuple of int
+        Known and unknown test inputs.
+    runs_again : bool
+        True if the method sends every input through the network once more.
     """
 
-    suite: str
-    network: str
-    ood: str
-    method: str
-    fpr95: float
-    auroc: float
-    aupr_in: float
-    aupr_out: float
-    seconds: float
-    thesis: Mapping[str, float] | None
-    chosen: str = ""
-    id_accuracy: float | None = None
+    suite: str = ""
+    network: str = ""
+    thesis: Mapping[str, float] | None = None
     seeds: int = 1
     std: Mapping[str, float] = field(default_factory=dict)
     error: Mapping[str, float] = field(default_factory=dict)
     inputs: tuple[int, int] = (0, 0)
     runs_again: bool = False
 
+    @property
+    def seconds(self) -> float:
+        """Time for fitting and scoring, without the network's passes."""
+        return self.fit_seconds + self.score_seconds
+
     def as_dict(self) -> dict[str, Any]:
-        """The row as plain values, rounded to what means anything."""
-        numbers = {name: round(getattr(self, name), 3) for name in METRICS}
+        """Return the row as plain values in per cent, rounded to what means anything."""
         return {
             "suite": self.suite,
             "network": self.network,
             "ood": self.ood,
             "method": self.method,
-            **numbers,
+            **_percent({name: getattr(self, name) for name in METRICS}),
             "seconds": round(self.seconds, 4),
-            "thesis": None if self.thesis is None else dict(self.thesis),
+            "thesis": None if self.thesis is None else _percent(self.thesis),
             "chosen": self.chosen,
-            "id_accuracy": None if self.id_accuracy is None else round(self.id_accuracy, 3),
+            "id_accuracy": None if self.id_accuracy is None else round(100 * self.id_accuracy, 3),
             "seeds": self.seeds,
-            "std": {name: round(value, 3) for name, value in self.std.items()},
-            "error": {name: round(value, 3) for name, value in self.error.items()},
+            "std": _percent(self.std),
+            "error": _percent(self.error),
             "inputs": {"id": self.inputs[0], "ood": self.inputs[1]},
             "runs_again": self.runs_again,
         }
+
+
+def _percent(shares: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(100 * value, 3) for name, value in shares.items()}
 
 
 @dataclass
@@ -85,7 +97,7 @@ class SuiteResult:
 
     suite: str
     about: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[SuiteRow] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     scores: dict[str, dict[str, dict[str, Array]]] = field(default_factory=dict)
     sets: dict[str, dict[str, LoadedSet]] = field(default_factory=dict)
@@ -98,13 +110,13 @@ class SuiteResult:
         """The networks that were measured."""
         return list(dict.fromkeys(row.network for row in self.rows))
 
-    def of(self, network: str) -> list[Row]:
-        """The rows of one network."""
+    def of(self, network: str) -> list[SuiteRow]:
+        """Return the rows of one network."""
         return [row for row in self.rows if row.network == network]
 
-    def ranked(self, network: str) -> list[tuple[str, float, float]]:
-        """Methods with their mean FPR95 and AUROC over the unknown sets, the lowest FPR95 first."""
-        by_method: dict[str, list[Row]] = {}
+    def rank_methods(self, network: str) -> list[tuple[str, float, float]]:
+        """Return methods with their mean FPR95 and AUROC over the unknown sets, the lowest FPR95 first."""
+        by_method: dict[str, list[SuiteRow]] = {}
         for row in self.of(network):
             by_method.setdefault(row.method, []).append(row)
         means = [
@@ -114,7 +126,7 @@ class SuiteResult:
         return sorted(means, key=lambda mean: (mean[1], -mean[2]))
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Everything but scores and inputs as JSON; written to `path` when given."""
+        """Return everything but scores and inputs as JSON, and write it to `path` when given."""
         text = json.dumps(
             {
                 "suite": self.suite,
@@ -138,7 +150,7 @@ class SuiteResult:
             cell, words = (
                 (51, "FPR95        AUROC         thesis         (Δ)") if printed else (29, "FPR95        AUROC      ")
             )
-            ranked = self.ranked(network)
+            ranked = self.rank_methods(network)
             width = max(len(method) for method, _, _ in ranked) + 2
             lines += ["", f"{self.suite}, {network}", f"{'':<{width}}" + "".join(f"{name:>{cell}}" for name in sets)]
             lines.append(f"{'method':<{width}}" + f"{words:>{cell}}" * len(sets))
@@ -151,14 +163,15 @@ class SuiteResult:
         return "\n".join([*lines, told]).lstrip()
 
 
-def _cell(row: Row | None, printed: bool) -> str:
+def _cell(row: SuiteRow | None, printed: bool) -> str:
     if row is None:
         return "–"
-    own = " ".join(f"{getattr(row, name):6.2f}{_spread(row.std.get(name)):<6}" for name in ("fpr95", "auroc"))
+    own = " ".join(f"{100 * getattr(row, name):6.2f}{_spread(row.std.get(name)):<6}" for name in ("fpr95", "auroc"))
     if row.thesis is None:
         return own + " " * 21 * printed
-    return f"{own} {row.thesis['fpr95']:6.2f} {row.thesis['auroc']:6.2f} ({row.fpr95 - row.thesis['fpr95']:+5.1f})"
+    fpr95, auroc = (100 * row.thesis[name] for name in ("fpr95", "auroc"))
+    return f"{own} {fpr95:6.2f} {auroc:6.2f} ({100 * row.fpr95 - fpr95:+5.1f})"
 
 
 def _spread(std: float | None) -> str:
-    return "" if std is None else f" ±{std:.1f}"
+    return "" if std is None else f" ±{100 * std:.1f}"

@@ -1,11 +1,11 @@
-"""Runs a suite: every set through the network once, then every method on what the network said."""
+"""Running a suite: every set goes through the network once, then every method is measured on its activations."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ import numpy as np
 from offmap.activations import Activations
 from offmap.bench.cache import Extractor, default_cache, held_out
 from offmap.bench.networks import BenchNetwork, make_network
-from offmap.bench.results import METRICS, Array, Row, SuiteResult
+from offmap.bench.results import Array, SuiteResult, SuiteRow
 from offmap.bench.sets import LoadedSet, load_set
 from offmap.bench.suites import ALL, NetworkSpec, Protocol, Suite
 from offmap.detection import Detector, detector
 from offmap.detection.base import AUTO
+from offmap.detection.evaluate import METRICS, Measurement, measure
 from offmap.detection.registry import example_specs, methods
 from offmap.errors import InputError, MissingError, OffmapError
 from offmap.metrics.detection import detection_report
@@ -42,20 +43,24 @@ def run_suite(
 
     Parameters
     ----------
-    suite
+    suite : Suite
         From `load_suite`.
-    methods
+    methods : sequence of str, optional
         Text forms, in place of the suite's own.
-    data
-        The folder that holds its sets; the environment's ``OFFMAP_DATA`` when absent.
-    cache
-        The folder for activations; by default in the user's cache folder.
-    fresh
+    data : path, optional
+        Folder that holds its sets; the environment's ``OFFMAP_DATA`` by default.
+    cache : path, optional
+        Folder for activations; by default in the user's cache folder.
+    fresh : bool, default=False
         Run the network even where the data folder holds its features.
-    on_step
-        Told in words what begins.
+    on_step : callable, optional
+        Called with a short text when a step begins.
     **protocol
         Fields of `Protocol` to set otherwise than the suite does: `limit`, `passes_limit`, `seeds`, …
+
+    Returns
+    -------
+    SuiteResult
 
     Examples
     --------
@@ -67,7 +72,7 @@ def run_suite(
     """
     given = {name: value for name, value in protocol.items() if value is not None}
     suite = replace(suite, protocol=replace(suite.protocol, **given))
-    specs = expanded(suite.methods if methods is None else methods)
+    specs = expand_methods(suite.methods if methods is None else methods)
     root = data if data is not None else os.environ.get(ENVIRONMENT)
     folder = None if root is None else Path(root)
     if folder is not None and not folder.is_dir():
@@ -80,12 +85,12 @@ def run_suite(
     return result
 
 
-def expanded(specs: Sequence[str]) -> list[str]:
-    """Canonical text forms; ``all`` becomes every method of the registry that is not named beside it.
+def expand_methods(specs: Sequence[str]) -> list[str]:
+    """Return canonical text forms; ``all`` becomes every method of the registry that is not named beside it.
 
     Examples
     --------
-    >>> found = expanded(["react(auto)|energy", "all"])
+    >>> found = expand_methods(["react(auto)|energy", "all"])
     >>> found[0], "msp" in found, "react(90)|energy" in found
     ('react(auto)|energy', True, False)
     """
@@ -119,11 +124,11 @@ class Bench:
         """The test sets for methods that send inputs through the network again."""
         return {name: loaded.part(self.protocol.passes_limit) for name, loaded in self.tests.items()}
 
-    def fitted(self, made: Detector, seed: int) -> Detector:
-        """Fitted on all known inputs; what is given as ``auto`` is chosen on held-out ones against noise first."""
+    def fit(self, made: Detector, seed: int) -> Detector:
+        """Fit on all known inputs; what is given as ``auto`` is chosen on held-out ones against noise first."""
         if any(AUTO in asdict(component).values() for component in made.components):
             rest, val = held_out(self.known, self.protocol.held_out) if self.val is None else (self.known, self.val)
-            made = detector(made.fit(rest, val=val, outliers=self.far(seed)).chosen)
+            made = detector(made.fit(rest, val=val, outliers=self.load_outliers(seed)).chosen)
         try:
             return made.fit(self.known)
         except MissingError:
@@ -133,14 +138,14 @@ class Bench:
             few = self.known_set.part(self.protocol.passes_limit)
             return fresh.fit(self.extractor.with_passes(few, fresh.requirements.extras))
 
-    def far(self, seed: int) -> Activations:
-        """Outliers to choose parameters on: declared ones, or noise."""
+    def load_outliers(self, seed: int) -> Activations:
+        """Return outliers to choose parameters on: declared ones, or noise."""
         if self.outliers is not None:
             return self.outliers
         return self.extractor.noise(self.protocol.noise, self.tests["id"], seed)
 
-    def seen(self, made: Detector) -> dict[str, Activations]:
-        """The test activations that a fitted detector reads: the plain ones, or its own passes on fewer inputs."""
+    def read_tests(self, made: Detector) -> dict[str, Activations]:
+        """Return the test activations that a detector reads: the plain ones, or its own passes on fewer inputs."""
         requests = made.requirements.extras
         if not requests:
             return self.acts
@@ -170,7 +175,7 @@ def _measure_network(
     for method in specs:
         on_step(f"measuring {method}")
         try:
-            rows, scores = measured(bench, method)
+            rows, scores = measure_method(bench, method)
         except OffmapError as error:
             result.skipped[method] = " ".join(str(error).split())
             continue
@@ -178,7 +183,7 @@ def _measure_network(
         for row in rows:
             figures = {repr(detector(key)): pair for key, pair in suite.thesis.get(row.ood, {}).items()}
             pair = figures.get(method)
-            thesis = None if pair is None else {"fpr95": pair[0], "auroc": pair[1]}
+            thesis = None if pair is None else {"fpr95": pair[0] / 100, "auroc": pair[1] / 100}
             result.rows.append(replace(row, suite=suite.name, network=name, thesis=thesis))
     if not result.scores[name]:
         reasons = "; ".join(f"{method}: {why}" for method, why in result.skipped.items())
@@ -225,54 +230,55 @@ def prepare(
     return Bench(extractor, protocol, known_set, tests, known, acts, val, outliers)
 
 
-def measured(bench: Bench, spec: str) -> tuple[list[Row], dict[str, Array]]:
-    """The rows of one method, means over seeds where random numbers enter, and the scores of the first seed."""
-    reports: list[dict[str, dict[str, float]]] = []
-    first: dict[str, Array] = {}
-    seconds: list[float] = []
-    chosen, accuracies = [], []
+def measure_method(bench: Bench, spec: str) -> tuple[list[SuiteRow], dict[str, Array]]:
+    """Measure one method, over several seeds where random numbers enter.
+
+    Parameters
+    ----------
+    bench : Bench
+        Network, sets and protocol.
+    spec : str
+        Text form of the method.
+
+    Returns
+    -------
+    rows : list of SuiteRow
+        One per unknown set; means over the seeds.
+    scores : dict of str to ndarray
+        Scores of the first seed, by set.
+    """
+    runs: list[Measurement] = []
     for made, seed in _seeded(spec, bench.protocol.seeds):
         if AUTO in spec:
-            bench.far(seed)  # its passes are the network's time, not the method's
-        started = time.perf_counter()
-        fitted = bench.fitted(made, seed)
-        took = time.perf_counter() - started
-        acts = bench.seen(fitted)
-        started = time.perf_counter()
-        scores = {name: fitted.score(part) for name, part in acts.items()}
-        seconds.append(took + time.perf_counter() - started)
-        if first and all(np.allclose(scores[name], first[name], rtol=1e-4) for name in scores):
+            bench.load_outliers(seed)  # its passes are the network's time, not the method's
+        found = measure(made, partial(bench.fit, seed=seed), bench.read_tests)
+        if runs and all(np.allclose(found.scores[name], runs[0].scores[name], rtol=1e-4) for name in found.scores):
             break  # the seed changes nothing but rounding
-        first = first or scores
-        chosen.append(repr(_with_seed(detector(fitted.chosen), None)))
-        labels = acts["id"].labels
-        if labels is not None and fitted.n_classes is not None:
-            accuracies.append(100 * float(np.mean(fitted.predict_classes(acts["id"]) == labels)))
-        reports.append({name: _percent(scores["id"], scores[name]) for name in scores if name != "id"})
-    rows = []
-    for ood in reports[0]:
-        values = {metric: [report[ood][metric] for report in reports] for metric in METRICS}
-        rows.append(
-            Row(
-                suite="",
-                network="",
-                ood=ood,
-                method=spec,
-                **{metric: float(np.mean(found)) for metric, found in values.items()},
-                seconds=float(np.mean(seconds)),
-                thesis=None,
-                chosen=", ".join(dict.fromkeys(chosen)) if AUTO in spec else spec,
-                id_accuracy=float(np.mean(accuracies)) if accuracies else None,
-                seeds=len(reports),
-                std={metric: float(np.std(found, ddof=1)) for metric, found in values.items()}
-                if len(reports) > 1
-                else {},
-                error=standard_errors(first["id"], first[ood]),
-                inputs=(len(first["id"]), len(first[ood])),
-                runs_again=bool(fitted.requirements.extras),
-            )
-        )
-    return rows, first
+        runs.append(found)
+    return [_average(spec, runs, ood) for ood in runs[0].reports], runs[0].scores
+
+
+def _average(spec: str, runs: Sequence[Measurement], ood: str) -> SuiteRow:
+    """One row from the runs of a method over seeds."""
+    first = runs[0]
+    values = {metric: [run.reports[ood][metric] for run in runs] for metric in METRICS}
+    chosen = [repr(_with_seed(detector(run.detector.chosen), None)) for run in runs]
+    right = [run.id_accuracy for run in runs if run.id_accuracy is not None]
+    means: dict[str, Any] = {metric: float(np.mean(found)) for metric, found in values.items()}
+    return SuiteRow(
+        method=spec,
+        chosen=", ".join(dict.fromkeys(chosen)) if AUTO in spec else spec,
+        ood=ood,
+        **means,
+        id_accuracy=float(np.mean(right)) if right else None,
+        fit_seconds=float(np.mean([run.fit_seconds for run in runs])),
+        score_seconds=float(np.mean([run.score_seconds for run in runs])),
+        seeds=len(runs),
+        std={metric: float(np.std(found, ddof=1)) for metric, found in values.items()} if len(runs) > 1 else {},
+        error=bootstrap_errors(first.scores["id"], first.scores[ood]),
+        inputs=(len(first.scores["id"]), len(first.scores[ood])),
+        runs_again=bool(first.detector.requirements.extras),
+    )
 
 
 def _seeded(spec: str, seeds: int) -> Iterator[tuple[Detector, int]]:
@@ -295,22 +301,31 @@ def _with_seed(made: Detector, seed: int | None) -> Detector:
     )
 
 
-def standard_errors(known: Array, unknown: Array, seed: int = 0) -> dict[str, float]:
-    """Bootstrap standard errors in per cent where either set is small; nothing where both are large.
+def bootstrap_errors(known: Array, unknown: Array, seed: int = 0) -> dict[str, float]:
+    """Estimate standard errors of FPR95 and AUROC by the bootstrap where a set is small.
+
+    Parameters
+    ----------
+    known, unknown : ndarray
+        Scores of known and unknown inputs.
+    seed : int, default=0
+        Seed of the resampling.
+
+    Returns
+    -------
+    dict of str to float
+        Errors as shares; empty where both sets are large.
 
     Examples
     --------
-    >>> found = standard_errors(np.arange(100.0), np.arange(-50.0, 50.0))
-    >>> 3 < found["fpr95"] < 12
+    >>> found = bootstrap_errors(np.arange(100.0), np.arange(-50.0, 50.0))
+    >>> 0.03 < found["fpr95"] < 0.12
     True
     """
     if min(len(known), len(unknown)) > FEW:
         return {}
     rng = np.random.default_rng(seed)
-    drawn = [_percent(rng.choice(known, len(known)), rng.choice(unknown, len(unknown))) for _ in range(RESAMPLED)]
-    return {metric: float(np.std([report[metric] for report in drawn])) for metric in ("fpr95", "auroc")}
-
-
-def _percent(known: Array, unknown: Array) -> dict[str, float]:
-    report = detection_report(known, unknown).as_dict()
-    return {metric: 100 * report[metric] for metric in METRICS}
+    drawn = [
+        detection_report(rng.choice(known, len(known)), rng.choice(unknown, len(unknown))) for _ in range(RESAMPLED)
+    ]
+    return {name: float(np.std([getattr(report, name) for report in drawn])) for name in ("fpr95", "auroc")}

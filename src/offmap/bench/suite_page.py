@@ -1,13 +1,13 @@
-"""The report of a suite: which method to use here and why, every number, the curves, and the hardest inputs."""
+"""The report of a suite: a recommendation, every number, the curves, and the hardest inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from offmap.bench.results import Array, Row, SuiteResult
+from offmap.bench.results import Array, SuiteResult, SuiteRow
 from offmap.bench.sets import LoadedSet
 from offmap.metrics.detection import threshold_at_tpr
 from offmap.plots import activation_pattern, comparison_heat, paired_dots, roc_curves, score_histogram
@@ -15,28 +15,32 @@ from offmap.report import Page, versions
 
 CURVES = 6
 HARDEST = 12
-SHORTEST = 0.5  # methods within so many points of the best are named with it
+NEAR = 0.005  # methods whose FPR95 is within half a point of the best are named with it
 BASELINES = ("msp", "energy")
-COLUMNS: dict[str, Callable[[Row], Any]] = {
+COLUMNS: dict[str, Callable[[SuiteRow], Any]] = {
     "method": lambda row: row.method,
     "set": lambda row: row.ood,
-    "FPR95 ↓": lambda row: row.fpr95,
-    "AUROC ↑": lambda row: row.auroc,
-    "thesis FPR95": lambda row: (row.thesis or {}).get("fpr95"),
-    "difference": lambda row: None if row.thesis is None else row.fpr95 - row.thesis["fpr95"],
-    "thesis AUROC": lambda row: (row.thesis or {}).get("auroc"),
-    "± seeds": lambda row: row.std.get("fpr95"),
-    "± inputs": lambda row: row.error.get("fpr95"),
-    "AUPR in ↑": lambda row: row.aupr_in,
-    "AUPR out ↑": lambda row: row.aupr_out,
+    "FPR95 ↓": lambda row: 100 * row.fpr95,
+    "AUROC ↑": lambda row: 100 * row.auroc,
+    "thesis FPR95": lambda row: _percent(row.thesis, "fpr95"),
+    "difference": lambda row: None if row.thesis is None else 100 * (row.fpr95 - row.thesis["fpr95"]),
+    "thesis AUROC": lambda row: _percent(row.thesis, "auroc"),
+    "± seeds": lambda row: _percent(row.std, "fpr95"),
+    "± inputs": lambda row: _percent(row.error, "fpr95"),
+    "AUPR in ↑": lambda row: 100 * row.aupr_in,
+    "AUPR out ↑": lambda row: 100 * row.aupr_out,
     "chosen": lambda row: row.chosen if row.chosen != row.method else None,
     "inputs": lambda row: f"{row.inputs[0]}\u00a0+\u00a0{row.inputs[1]}",
     "seconds": lambda row: row.seconds,
 }
 
 
-def suite_page(result: SuiteResult) -> Page:
-    """Summary first, then a part for each network, then settings and versions."""
+def _percent(shares: Mapping[str, float] | None, name: str) -> float | None:
+    return None if shares is None or name not in shares else 100 * shares[name]
+
+
+def build_suite_page(result: SuiteResult) -> Page:
+    """Build the report: a summary, a part for each network, settings and versions."""
     page = Page(f"{result.suite}: {result.about}", "\n\n".join(_summary(result, name) for name in result.networks))
     for network in result.networks:
         _table(page, result, network)
@@ -50,19 +54,22 @@ def suite_page(result: SuiteResult) -> Page:
 
 
 def _summary(result: SuiteResult, network: str) -> str:
-    ranked = result.ranked(network)
-    best = recommended(result, network)
+    ranked = result.rank_methods(network)
+    best = recommend(result, network)
     ((fpr95, auroc),) = [numbers for method, *numbers in ranked if method == best]
     rows = result.of(network)
-    near = [method for method, mean, _ in ranked if method != best and mean - fpr95 <= SHORTEST]
+    near = [method for method, mean, _ in ranked if method != best and mean - fpr95 <= NEAR]
     sets = list(dict.fromkeys(row.ood for row in rows))
     words = [
         f"For the network *{network}*, use `{best}`: at the threshold that accepts 95 % of known inputs, **it lets "
-        f"in {fpr95:.1f} % of the unknown ones**, on average over {' and '.join(sets)} (AUROC {auroc:.1f} %)."
+        f"in {100 * fpr95:.1f} % of the unknown ones**, on average over {' and '.join(sets)} "
+        f"(AUROC {100 * auroc:.1f} %)."
     ]
     base = [(method, mean) for method, mean, _ in ranked if method in BASELINES and method != best]
     if base:
-        words.append("For comparison: " + ", ".join(f"`{method}` lets in {mean:.1f} %" for method, mean in base) + ".")
+        words.append(
+            "For comparison: " + ", ".join(f"`{method}` lets in {100 * mean:.1f} %" for method, mean in base) + "."
+        )
     seconds = {row.method: row.seconds for row in rows}
     words.append(f"Fitting and scoring took it {seconds[best]:.2g} s here, after one pass of the network.")
     if _runs_again(result, network, best):
@@ -71,7 +78,7 @@ def _summary(result: SuiteResult, network: str) -> str:
         words.append("As good, within half a point: " + ", ".join(f"`{method}`" for method in near) + ".")
     worst = max((row for row in rows if row.method == best), key=lambda row: row.fpr95)
     if len(sets) > 1:
-        words.append(f"Its hardest set is {worst.ood}, {worst.fpr95:.1f} %.")
+        words.append(f"Its hardest set is {worst.ood}, {100 * worst.fpr95:.1f} %.")
     words.append(
         "The order of methods was seen on these test sets, so expect the best to do a little worse on others; "
         "parameters were never chosen on them."
@@ -79,20 +86,20 @@ def _summary(result: SuiteResult, network: str) -> str:
     return " ".join(words)
 
 
-def recommended(result: SuiteResult, network: str) -> str:
-    """The method with the lowest FPR95; of those within half a point of it, the best that needs no second pass."""
-    ranked = result.ranked(network)
-    near = [method for method, mean, _ in ranked if mean - ranked[0][1] <= SHORTEST]
+def recommend(result: SuiteResult, network: str) -> str:
+    """Return the method with the lowest FPR95; of those within half a point, the best that needs no second pass."""
+    ranked = result.rank_methods(network)
+    near = [method for method, mean, _ in ranked if mean - ranked[0][1] <= NEAR]
     return next((method for method in near if not _runs_again(result, network, method)), near[0])
 
 
 def _runs_again(result: SuiteResult, network: str, method: str) -> bool:
-    """Whether a method sends every input through the network again."""
+    """Return True if a method sends every input through the network again."""
     return any(row.runs_again for row in result.of(network) if row.method == method)
 
 
 def _table(page: Page, result: SuiteResult, network: str) -> None:
-    order = {method: place for place, (method, _, _) in enumerate(result.ranked(network))}
+    order = {method: place for place, (method, _, _) in enumerate(result.rank_methods(network))}
     rows = sorted(result.of(network), key=lambda row: order[row.method])
     sets = list(dict.fromkeys(row.ood for row in rows))
     values = {name: [of(row) for row in rows] for name, of in COLUMNS.items()}
@@ -116,7 +123,7 @@ def _table(page: Page, result: SuiteResult, network: str) -> None:
     )
     heat: dict[str, dict[str, float]] = {}
     for row in rows:
-        heat.setdefault(row.method, {})[row.ood] = row.fpr95
+        heat.setdefault(row.method, {})[row.ood] = 100 * row.fpr95
     page.figure(comparison_heat(heat, metric="FPR95", best="min"), "FPR95 by method and set; light is good.")
 
 
@@ -124,7 +131,7 @@ def _against_thesis(page: Page, result: SuiteResult, network: str) -> None:
     rows = [row for row in result.of(network) if row.thesis is not None]
     if not rows:
         return
-    pairs = {f"{row.method}, {row.ood}": (row.fpr95, float((row.thesis or {})["fpr95"])) for row in rows}
+    pairs = {f"{row.method}, {row.ood}": (100 * row.fpr95, 100 * (row.thesis or {})["fpr95"]) for row in rows}
     page.section(f"Beside the thesis, {network}").figure(
         paired_dots(pairs, names=("here", "thesis"), x="FPR95"),
         "FPR95 here and as printed in the thesis for this network.",
@@ -133,8 +140,8 @@ def _against_thesis(page: Page, result: SuiteResult, network: str) -> None:
 
 def _curves(page: Page, result: SuiteResult, network: str) -> None:
     scores = result.scores[network]
-    best = recommended(result, network)
-    ranked = [method for method, _, _ in result.ranked(network)[:CURVES]]
+    best = recommend(result, network)
+    ranked = [method for method, _, _ in result.rank_methods(network)[:CURVES]]
     shown = list(dict.fromkeys([best, *ranked, *(method for method in BASELINES if method in scores)]))
     page.section(f"Curves and scores, {network}")
     for ood in [name for name in scores[best] if name != "id"]:
@@ -159,7 +166,7 @@ def _inside(page: Page, result: SuiteResult, network: str) -> None:
 
 
 def _hardest(page: Page, result: SuiteResult, network: str) -> None:
-    best = recommended(result, network)
+    best = recommend(result, network)
     scores = result.scores[network][best]
     sets = result.short[network] if _runs_again(result, network, best) else result.sets[network]
     if not all(loaded.has_inputs for loaded in sets.values()):
@@ -174,14 +181,14 @@ def _hardest(page: Page, result: SuiteResult, network: str) -> None:
             "Known inputs that look strangest." if name == "id" else f"Inputs of {name} that look most like known ones."
         )
         page.gallery(
-            [as_picture(loaded.samples.inputs[row]) for row in order],
+            [to_picture(loaded.samples.inputs[row]) for row in order],
             [_words(loaded, int(row), names) for row in order],
             caption=what,
         )
 
 
 def _words(loaded: LoadedSet, row: int, names: tuple[str, ...]) -> str:
-    """What an input is, and what the network takes it for."""
+    """Name what an input shows and what the network takes it for."""
     labels, predicted = loaded.samples.labels, loaded.samples.arrays.get("predicted")
     shown = "" if labels is None else _named(int(labels[row]), loaded.samples.classes)
     return shown if predicted is None else f"{shown} → {_named(int(predicted[row]), names)}".strip()
@@ -191,12 +198,12 @@ def _named(label: int, names: tuple[str, ...]) -> str:
     return names[label] if 0 <= label < len(names) else f"class {label}"
 
 
-def as_picture(values: Array) -> Array:
-    """An input as ``uint8`` pixels: pictures as they are, floats scaled from their own range.
+def to_picture(values: Array) -> Array:
+    """Convert an input to ``uint8`` pixels: pictures as they are, floats scaled from their own range.
 
     Examples
     --------
-    >>> as_picture(np.array([[[0.0, 0.5], [1.0, 0.25]]])).tolist()
+    >>> to_picture(np.array([[[0.0, 0.5], [1.0, 0.25]]])).tolist()
     [[0, 127], [255, 63]]
     """
     if values.dtype == np.uint8:

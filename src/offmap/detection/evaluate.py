@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,28 @@ from offmap.metrics.detection import detection_report
 from offmap.typing import Array
 
 AVERAGE = "average"
-PERCENT = ("fpr95", "auroc", "aupr_in", "aupr_out")
+METRICS = ("fpr95", "auroc", "aupr_in", "aupr_out")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one OOD set, or on average; shares, not per cent. Seconds are for the whole method."""
+    """One method on one set of unknown inputs, or on average.
+
+    Metrics and accuracy are shares in memory and in files of `Comparison`; what is printed or drawn is in per cent.
+
+    Attributes
+    ----------
+    method, chosen : str
+        Text form as asked for, and with the parameters that were chosen for ``auto``.
+    ood : str
+        Name of the set of unknown inputs.
+    fpr95, auroc, aupr_in, aupr_out : float
+        Metrics, known inputs being the positives.
+    id_accuracy : float or None
+        Accuracy of the (shaped) network on the known test inputs; `None` without labels.
+    fit_seconds, score_seconds : float
+        Time for the whole method.
+    """
 
     method: str
     chosen: str
@@ -117,8 +133,8 @@ class Comparison:
         """
         from offmap.plots import comparison_heat
 
-        if metric not in PERCENT:
-            raise InputError(f"plot({metric!r}): the metric is one of {', '.join(PERCENT)}")
+        if metric not in METRICS:
+            raise InputError(f"plot({metric!r}): the metric is one of {', '.join(METRICS)}")
         values: dict[str, dict[str, float]] = {}
         for row in self.rows:
             values.setdefault(row.chosen, {})[row.ood] = 100 * getattr(row, metric)
@@ -149,7 +165,7 @@ class Comparison:
         page.section("All methods").table(
             columns,
             [
-                [row.chosen, row.ood, *(100 * getattr(row, name) for name in PERCENT), _percent(row.id_accuracy),
+                [row.chosen, row.ood, *(100 * getattr(row, name) for name in METRICS), _percent(row.id_accuracy),
                  row.fit_seconds, row.score_seconds]
                 for row in self.rows
             ],
@@ -224,35 +240,112 @@ def compare(
     if {"id", AVERAGE} & sets.keys():
         raise InputError(f"compare: an OOD set cannot be named 'id' or '{AVERAGE}'")
     table = Comparison(sizes={"id": len(test), **{name: len(acts) for name, acts in sets.items()}})
+    tests = {"id": test, **sets}
     for made in wanted:
-        _measure(made, table, inside, test, sets, val, outliers, device)
+        _add(
+            table,
+            measure(
+                made,
+                lambda made: made.fit(inside, val=val, outliers=outliers, device=device),
+                lambda made: tests,
+                device,
+            ),
+        )
     return table
 
 
-def _measure(
+@dataclass(frozen=True)
+class Measurement:
+    """One fitted detector, measured on known test inputs and on sets of unknown ones.
+
+    Attributes
+    ----------
+    method : str
+        Text form as asked for.
+    detector : Detector
+        The fitted detector.
+    scores : dict of str to ndarray
+        Scores of the known test inputs (``"id"``) and of each set.
+    reports : dict of str to dict of str to float
+        Metrics by set, as shares.
+    id_accuracy : float or None
+        Accuracy on the known test inputs; `None` without labels.
+    fit_seconds, score_seconds : float
+        Time to fit, and to score all sets.
+    """
+
+    method: str
+    detector: Detector
+    scores: dict[str, Array]
+    reports: dict[str, dict[str, float]]
+    id_accuracy: float | None
+    fit_seconds: float
+    score_seconds: float
+
+    def rows(self) -> list[Row]:
+        """Return one row per set of unknown inputs."""
+        common: dict[str, Any] = {
+            "method": self.method,
+            "chosen": self.detector.chosen,
+            "id_accuracy": self.id_accuracy,
+            "fit_seconds": self.fit_seconds,
+            "score_seconds": self.score_seconds,
+        }
+        return [Row(**{**common, **report, "ood": name}) for name, report in self.reports.items()]
+
+
+def measure(
     made: Detector,
-    table: Comparison,
-    known: Activations,
-    test: Activations,
-    sets: Mapping[str, Activations],
-    val: Any,
-    outliers: Any,
-    device: str | torch.device,
-) -> None:
-    key = repr(made)
+    fit: Callable[[Detector], Detector],
+    read: Callable[[Detector], Mapping[str, Activations]],
+    device: str | torch.device = "cpu",
+) -> Measurement:
+    """Fit a detector and measure how it tells known test inputs from unknown ones.
+
+    This is the one loop behind `compare` and the benchmark suites.
+
+    Parameters
+    ----------
+    made : Detector
+        The detector as asked for.
+    fit : callable
+        Fits it and returns the fitted detector.
+    read : callable
+        Returns the activations that the fitted detector scores: the known test inputs as ``"id"``, and each set of
+        unknown inputs by name. Not timed, since it may run the network.
+    device : str or torch.device, default="cpu"
+        Where to score.
+
+    Returns
+    -------
+    Measurement
+
+    See Also
+    --------
+    compare : Measures several detectors on the same activations.
+    """
+    method = repr(made)
     started = time.perf_counter()
-    made.fit(known, val=val, outliers=outliers, device=device)
-    fitted = time.perf_counter()
-    scores = {"id": made.score(test, device)} | {name: made.score(acts, device) for name, acts in sets.items()}
-    fit, score = fitted - started, time.perf_counter() - fitted
-    accuracy = None
-    if test.labels is not None and made.n_classes is not None:
-        accuracy = float(np.mean(made.predict_classes(test, device) == test.labels))
-    reports = {name: detection_report(scores["id"], scores[name]).as_dict() for name in sets}
-    reports[AVERAGE] = {name: float(np.mean([report[name] for report in reports.values()])) for name in PERCENT}
-    for name, report in reports.items():
-        shares = {metric: report[metric] for metric in PERCENT}
-        table.rows.append(
-            Row(key, made.chosen, name, **shares, id_accuracy=accuracy, fit_seconds=fit, score_seconds=score)
-        )
-    table.detectors[key], table.scores[key] = made, scores
+    fitted = fit(made)
+    fit_seconds = time.perf_counter() - started
+    acts = read(fitted)
+    started = time.perf_counter()
+    scores = {name: fitted.score(part, device) for name, part in acts.items()}
+    score_seconds = time.perf_counter() - started
+    test, accuracy = acts["id"], None
+    if test.labels is not None and fitted.n_classes is not None:
+        accuracy = float(np.mean(fitted.predict_classes(test, device) == test.labels))
+    reports = {}
+    for name in acts:
+        if name != "id":
+            report = detection_report(scores["id"], scores[name]).as_dict()
+            reports[name] = {metric: report[metric] for metric in METRICS}
+    return Measurement(method, fitted, scores, reports, accuracy, fit_seconds, score_seconds)
+
+
+def _add(table: Comparison, found: Measurement) -> None:
+    """Add a measurement to a table: its rows, and their average."""
+    rows = found.rows()
+    means: dict[str, Any] = {metric: float(np.mean([getattr(row, metric) for row in rows])) for metric in METRICS}
+    table.rows += [*rows, replace(rows[0], ood=AVERAGE, **means)]
+    table.detectors[found.method], table.scores[found.method] = found.detector, found.scores
