@@ -35,7 +35,7 @@ from PIL import Image
 import offmap
 from offmap.models import load_network
 from offmap.report.page import versions
-from offmap.service import open_pile
+from offmap.service import open_unknown_store
 from worker import THREADS, Worker
 
 RESULTS = Path(__file__).with_name("results")
@@ -317,9 +317,9 @@ def soak(minutes: float) -> dict[str, Any]:
             for thread in threads:
                 thread.join()
             alive = process.poll() is None
-        pile = open_pile(store)
-        kept = {item.id for block in pile.blocks(4096, status=None, contents=False) for item in block}
-        pile.close()
+        unknowns = open_unknown_store(store)
+        kept = {item.id for block in unknowns.iter_blocks(4096, status=None, contents=False) for item in block}
+        unknowns.close()
         fifth = max(seconds // 5, 1)
         early, late = statistics.median(memory[fifth : 2 * fifth]), statistics.median(memory[-fifth:])
         good = sum(count for name, count in clients.answers.items() if name.startswith("good"))

@@ -148,22 +148,22 @@ class Launcher:
 
 def _serve_one(order, files):
     """In the forked process: become the server."""
-    from offmap.service import Service, bind, serve
-    from offmap.service.loading import Files
-    from offmap.service.settings import settings
+    from offmap.service import Deployment, Service, bind_socket, serve
+    from offmap.service.loading import DeploymentFiles
+    from offmap.service.settings import load_settings
 
     os.dup2(os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
     tell = os.dup(1)
     os.dup2(2, 1)
     try:
-        chosen = settings(port=0, store=order["store"], **order["settings"])
-        bound = bind(chosen)
+        chosen = load_settings(port=0, store=order["store"], **order["settings"])
+        bound = bind_socket(chosen)
         if order["guard"] == "network":
             network = make_network()
-            service = Service(guard_of(network), network, ["ant", "bee", "cat"], chosen)
+            service = Service(Deployment(guard_of(network), network, ["ant", "bee", "cat"]), chosen)
         else:
-            source = Files(Path(files["features"] if order["guard"] == "features" else order["guard"]))
-            service = Service(*source.load(), chosen, source.load)
+            source = DeploymentFiles(Path(files["features"] if order["guard"] == "features" else order["guard"]))
+            service = Service(source.load(), chosen, source.load)
 
         def ready(url):
             os.write(tell, (json.dumps({"pid": os.getpid(), "url": url}) + "\n").encode())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from service_kit import UNKNOWN, make_guard
 
-from offmap.service import Service, Settings
+from offmap.service import Deployment, Service, Settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,9 +21,9 @@ def test_tables_and_figures_are_what_settings_and_results_say():
 
 
 def test_every_metric_is_described_and_every_described_one_is_there(tmp_path):
-    with Service(make_guard(), settings=Settings(store=str(tmp_path))) as service:
+    with Service(Deployment(make_guard()), Settings(store=str(tmp_path))) as service:
         service.score(features=UNKNOWN)
-        text = service.metrics().decode()
+        text = service.render_metrics().decode()
     families = {name.removesuffix("_total") for name in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)}
     families = {name for name in families if not name.endswith("_created")}
     page = (ROOT / "docs" / "operations.md").read_text()

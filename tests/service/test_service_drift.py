@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offmap.errors import InputError
-from offmap.service.drift import Drift, bets, grown, smoothed_ranks
+from offmap.service.drift import DriftMonitor, compute_bets, compute_smoothed_ranks, update_capital
 
 
 def test_ranks_are_those_of_a_loop():
     rng = np.random.default_rng(0)
     counts, bins, noise = rng.integers(0, 4, 7), rng.integers(0, 7, 50), rng.random(50)
-    ranks, after = smoothed_ranks(bins, counts, noise)
+    ranks, after = compute_smoothed_ranks(bins, counts, noise)
     held = [value for value, count in enumerate(counts) for _ in range(count)]
     for value, u, rank in zip(bins, noise, ranks, strict=True):
         held.append(value)
@@ -27,7 +27,7 @@ def test_capital_is_that_of_a_loop_over_starting_times():
     """Each bettor starts with its share before each rank, and multiplies what it has: all such products, summed."""
     rng = np.random.default_rng(1)
     ranks = rng.random(40)
-    factors = bets(ranks)
+    factors = compute_bets(ranks)
     expected = []
     for n in range(1, 41):
         total = 1 / (n + 1)
@@ -35,10 +35,10 @@ def test_capital_is_that_of_a_loop_over_starting_times():
             share = 1 / (start * (start + 1)) / factors.shape[1]
             total += sum(share * np.prod(factors[start - 1 : n, bettor]) for bettor in range(factors.shape[1]))
         expected.append(total)
-    capital, total = grown(np.zeros(factors.shape[1]), ranks, 0)
+    capital, total = update_capital(np.zeros(factors.shape[1]), ranks, 0)
     np.testing.assert_allclose(total, expected, rtol=1e-12)
-    half, _ = grown(np.zeros(factors.shape[1]), ranks[:15], 0)
-    rest, later = grown(half, ranks[15:], 15)
+    half, _ = update_capital(np.zeros(factors.shape[1]), ranks[:15], 0)
+    rest, later = update_capital(half, ranks[15:], 15)
     np.testing.assert_allclose(rest, capital, rtol=1e-12)
     np.testing.assert_allclose(later, total[15:], rtol=1e-12)
 
@@ -48,7 +48,7 @@ def test_capital_is_that_of_a_loop_over_starting_times():
 def test_it_does_not_matter_how_the_stream_is_cut(cuts, seed):
     rng = np.random.default_rng(seed)
     calibration, stream = rng.normal(size=100), rng.normal(-0.3, size=sum(cuts))
-    whole, parts = Drift(calibration), Drift(calibration)
+    whole, parts = DriftMonitor(calibration), DriftMonitor(calibration)
     whole.update(stream)
     for part in np.split(stream, np.cumsum(cuts)[:-1]):
         parts.update(part)
@@ -66,7 +66,7 @@ def test_false_alarms_stay_below_alpha_however_long_it_watches(n, kind):
         calibration, stream = rng.normal(size=n), rng.normal(size=3000)
         if kind == "ties":
             calibration, stream = calibration.round(), stream.round()
-        alarms += Drift(calibration, alpha, seed=run).update(stream).alarm_at is not None
+        alarms += DriftMonitor(calibration, alpha, seed=run).update(stream).alarm_at is not None
     assert alarms / runs <= alpha + 3 * np.sqrt(alpha * (1 - alpha) / runs)
 
 
@@ -75,7 +75,7 @@ def test_false_alarms_stay_below_alpha_however_long_it_watches(n, kind):
 def test_a_change_is_found_whenever_it_comes(mean, deviation, quiet):
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        drift = Drift(rng.normal(size=1000), alpha=0.01, seed=seed)
+        drift = DriftMonitor(rng.normal(size=1000), alpha=0.01, seed=seed)
         assert drift.update(rng.normal(size=quiet)).alarm_at is None
         found = drift.update(rng.normal(mean, deviation, size=1000)).alarm_at
         assert found is not None
@@ -84,15 +84,15 @@ def test_a_change_is_found_whenever_it_comes(mean, deviation, quiet):
 
 def test_unknown_inputs_among_known_ones_are_drift():
     rng = np.random.default_rng(0)
-    drift = Drift(rng.normal(size=1000), alpha=0.01)
+    drift = DriftMonitor(rng.normal(size=1000), alpha=0.01)
     mixed = np.where(rng.random(3000) < 0.15, rng.normal(-4, size=3000), rng.normal(size=3000))
     assert drift.update(mixed).alarm_at is not None
 
 
 def test_it_survives_overwhelming_evidence_and_constant_scores():
-    drift = Drift(np.zeros(50))
+    drift = DriftMonitor(np.zeros(50))
     assert np.isfinite(drift.update(np.zeros(5000)).capital)
-    drift = Drift(np.random.default_rng(0).normal(size=1000))
+    drift = DriftMonitor(np.random.default_rng(0).normal(size=1000))
     evidence = drift.update(np.full(50_000, -9.0))
     assert np.isfinite(evidence.capital)
     assert evidence.alarm_at is not None
@@ -101,4 +101,4 @@ def test_it_survives_overwhelming_evidence_and_constant_scores():
 @pytest.mark.parametrize(("scores", "alpha"), [([1.0], 0.1), ([1.0, 2.0], 0.0), ([1.0, 2.0], 1.0)])
 def test_what_cannot_be_promised_is_refused(scores, alpha):
     with pytest.raises(InputError):
-        Drift(np.array(scores), alpha)
+        DriftMonitor(np.array(scores), alpha)

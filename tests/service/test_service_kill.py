@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from service_kit import KNOWN, UNKNOWN, wait_until
 
-from offmap.service import open_pile
+from offmap.service import open_unknown_store
 
 
 class Client(threading.Thread):
@@ -53,10 +53,10 @@ def kill_often(launcher, store, times, seed, **settings):
         for client in clients:
             client.join()
             acknowledged.update(client.acknowledged)
-        pile = open_pile(store)
-        kept = [item.id for block in pile.blocks(status=None, contents=False) for item in block]
-        assert len(kept) == len(set(kept)) == pile.totals()[0]
-        pile.close()
+        unknowns = open_unknown_store(store)
+        kept = [item.id for block in unknowns.iter_blocks(status=None, contents=False) for item in block]
+        assert len(kept) == len(set(kept)) == unknowns.read_totals()[0]
+        unknowns.close()
         assert acknowledged <= set(kept), f"lost {len(acknowledged - set(kept))} of {len(acknowledged)}"
     assert len(acknowledged) > 10 * times, "the clients must have come far enough to lose something"
 
@@ -80,4 +80,4 @@ def test_a_server_killed_while_it_makes_its_store_leaves_one_that_opens(launcher
         server = launcher.start(store)
         time.sleep(wait)
         server.end()
-        open_pile(store).close()
+        open_unknown_store(store).close()

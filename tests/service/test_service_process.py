@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 from offmap.cli import app
 from offmap.errors import InputError
-from offmap.service.loading import Files
-from offmap.service.settings import Settings, settings
+from offmap.service.loading import DeploymentFiles
+from offmap.service.settings import Settings, load_settings
 
 TOKEN = "correct horse battery staple"
 
@@ -95,18 +95,18 @@ def test_loopback_has_neither_token_nor_rate(host):
 def test_settings_come_from_the_environment_and_the_command_line_wins(monkeypatch):
     monkeypatch.setenv("OFFMAP_PORT", "1234")
     monkeypatch.setenv("OFFMAP_INPUT_SHAPE", "[3, 32, 32]")
-    assert settings().port == 1234
-    assert settings(port=5).port == 5
-    assert settings(port=None).input_shape == (3, 32, 32)
+    assert load_settings().port == 1234
+    assert load_settings(port=5).port == 5
+    assert load_settings(port=None).input_shape == (3, 32, 32)
     monkeypatch.setenv("OFFMAP_MAX_ROWS", "many")
     with pytest.raises(InputError, match="max_rows"):
-        settings()
+        load_settings()
 
 
 def test_secrets_are_not_shown(tmp_path):
     assert TOKEN not in repr(Settings(token=TOKEN))
     with pytest.raises(InputError, match="cannot be read"):
-        Settings(token_file=tmp_path / "none").secret()
+        Settings(token_file=tmp_path / "none").read_token()
 
 
 def test_the_command_refuses_in_one_line(run, tmp_path, monkeypatch):
@@ -144,13 +144,13 @@ def test_a_learned_model_brings_its_network_and_its_names(tmp_path):
     model.save(tmp_path / "model.offmap")
     acts = model.network.extract(rows, progress=False)
     offmap.detector("energy").fit(acts).calibrate(acts).save(tmp_path / "guard.offmap")
-    guard, network, names = Files(tmp_path / "guard.offmap", str(tmp_path / "model.offmap")).load()
-    assert names == model.class_names
-    np.testing.assert_allclose(network(rows).logits, acts.logits, rtol=1e-5)
+    loaded = DeploymentFiles(tmp_path / "guard.offmap", str(tmp_path / "model.offmap")).load()
+    assert loaded.class_names == tuple(model.class_names)
+    np.testing.assert_allclose(loaded.network(rows).logits, acts.logits, rtol=1e-5)
     (tmp_path / "names.json").write_text(json.dumps(["a", "b", "c"]))
-    own = Files(tmp_path / "guard.offmap", str(tmp_path / "model.offmap"), classes=tmp_path / "names.json")
-    assert own.load()[2] == ["a", "b", "c"]
-    assert guard.n_classes == len(names)
+    own = DeploymentFiles(tmp_path / "guard.offmap", str(tmp_path / "model.offmap"), classes=tmp_path / "names.json")
+    assert own.load().class_names == ("a", "b", "c")
+    assert loaded.detector.n_classes == len(loaded.class_names)
 
 
 MODEL = """

@@ -12,7 +12,7 @@ from service_kit import CLASSES, KNOWN, UNKNOWN, WIDTH, guard_of, make_guard, ma
 
 import offmap
 from offmap.errors import InputError, StoreError
-from offmap.service import Service, Settings
+from offmap.service import Deployment, ScoringRequest, Service, Settings
 from offmap.service.request_errors import RequestError
 
 
@@ -21,7 +21,9 @@ def make(tmp_path):
     made = []
 
     def build(guard=None, network=None, names=None, load=None, **limits):
-        made.append(Service(guard or make_guard(), network, names, Settings(store=str(tmp_path), **limits), load))
+        made.append(
+            Service(Deployment(guard or make_guard(), network, names), Settings(store=str(tmp_path), **limits), load)
+        )
         return made[-1]
 
     yield build
@@ -36,15 +38,15 @@ class Held:
         self._database, self.open, self.error, self.commits = database, threading.Event(), None, 0
         self.open.set()
 
-    def writing(self):
+    def transaction(self):
         self.open.wait()
         self.commits += 1
         if self.error is not None:
             raise self.error
-        return self._database.writing()
+        return self._database.transaction()
 
-    def reading(self):
-        return self._database.reading()
+    def snapshot(self):
+        return self._database.snapshot()
 
     def close(self):
         self._database.close()
@@ -74,56 +76,56 @@ def test_by_class_thresholds_and_names(make):
     guard = offmap.detector("energy").fit(known[:200]).calibrate(known[200:], tpr=0.9, by_class=True)
     service = make(guard, names=["ant", "bee", "cat"])
     assert service.score(features=KNOWN)[0]["class"] == "ant"
-    assert service.deployed.describe()["thresholds"].keys() == {"ant", "bee", "cat"}
-    assert service.deployed.describe()["threshold"] is None
+    assert service.describe()["thresholds"].keys() == {"ant", "bee", "cat"}
+    assert service.describe()["threshold"] is None
 
 
 def test_an_answer_waits_for_the_commit_and_many_answers_for_one(make):
     service = make()
-    held = service.pile.database = Held(service.pile.database)
+    held = service.unknowns.database = Held(service.unknowns.database)
     held.open.clear()
-    first = service.submit("features", UNKNOWN)
-    others = [service.submit("features", UNKNOWN) for _ in range(30)]
-    known = service.submit("features", KNOWN)
+    first = service.submit(ScoringRequest("features", UNKNOWN))
+    others = [service.submit(ScoringRequest("features", UNKNOWN)) for _ in range(30)]
+    known = service.submit(ScoringRequest("features", KNOWN))
     assert known.result(10)[0]["known"]  # what need not be kept need not wait
     assert not any(future.done() for future in (first, *others))
     held.open.set()
     ids = {future.result(10)[0]["id"] for future in (first, *others)}
-    assert len(ids) == 31 == service.pile.totals()[0]
+    assert len(ids) == 31 == service.unknowns.read_totals()[0]
     assert held.commits < 10
 
 
 def test_what_cannot_be_stored_is_not_acknowledged_and_the_service_recovers(make):
     service = make()
-    held = service.pile.database = Held(service.pile.database)
+    held = service.unknowns.database = Held(service.unknowns.database)
     held.error = StoreError("disk full")
     with pytest.raises(RequestError, match="could not be stored") as caught:
         service.score(features=UNKNOWN + KNOWN)
     assert caught.value.status == 503
-    assert service.unready() is not None
+    assert service.readiness_error() is not None
     assert service.score(features=KNOWN)[0]["known"]
     held.error = None
     assert not service.score(features=UNKNOWN)[0]["known"]
-    assert service.unready() is None
-    assert service.pile.totals()[0] == 1
+    assert service.readiness_error() is None
+    assert service.unknowns.read_totals()[0] == 1
 
 
 def test_too_much_waiting_is_refused(make):
     service = make(max_waiting=5)
     stopped, go = threading.Event(), threading.Event()
-    judge = service.scoring._judge
+    score = service.scoring._score
 
-    def slow(jobs):
+    def slow(batch):
         stopped.set()
         go.wait()
-        return judge(jobs)
+        return score(batch)
 
-    service.scoring._judge = slow
-    first = service.submit("features", KNOWN)
+    service.scoring._score = slow
+    first = service.submit(ScoringRequest("features", KNOWN))
     stopped.wait()
-    waiting = service.submit("features", KNOWN * 5)
+    waiting = service.submit(ScoringRequest("features", KNOWN * 5))
     with pytest.raises(RequestError, match="wait to be scored") as caught:
-        service.submit("features", KNOWN)
+        service.submit(ScoringRequest("features", KNOWN))
     assert caught.value.status == 503
     go.set()
     assert len(first.result(10)) == 1
@@ -134,23 +136,23 @@ def test_concurrent_requests_are_scored_together_and_a_bad_one_by_itself(make):
     """Requests that wait become one batch; when the network refuses it, each is tried alone."""
     network = make_network()
     service = make(guard_of(network), network)
-    sizes, judge = [], service.scoring._judge
+    sizes, score = [], service.scoring._score
     stopped, go = threading.Event(), threading.Event()
 
-    def counting(jobs):
-        sizes.append(len(jobs))
+    def counting(batch):
+        sizes.append(len(batch))
         stopped.set()
         go.wait()
-        return judge(jobs)
+        return score(batch)
 
-    service.scoring._judge = counting
+    service.scoring._score = counting
     good = np.random.default_rng(0).random((1, 3, 4, 4))
-    first = service.submit("inputs", good)
+    first = service.submit(ScoringRequest("inputs", good))
     stopped.wait()
-    others = [service.submit("inputs", good) for _ in range(9)]
-    bad = service.submit("inputs", np.ones((1, 3, 5, 5)))
+    others = [service.submit(ScoringRequest("inputs", good)) for _ in range(9)]
+    bad = service.submit(ScoringRequest("inputs", np.ones((1, 3, 5, 5))))
     signs = np.sign(network.model[1].weight[0].detach().numpy()).reshape(1, 3, 4, 4)
-    huge = service.submit("inputs", 3e38 * signs)  # finite, but no longer behind the first layer
+    huge = service.submit(ScoringRequest("inputs", 3e38 * signs))  # finite, but no longer behind the first layer
     go.set()
     scores = {future.result(10)[0]["score"] for future in (first, *others)}
     assert max(scores) - min(scores) < 1e-6
@@ -170,7 +172,9 @@ def test_large_requests_are_run_in_batches(make):
     inputs = np.random.default_rng(0).random((100, 3, 4, 4))
     results = service.score(inputs=inputs)
     assert max(seen) == 16
-    np.testing.assert_allclose([r["score"] for r in results], service.guard(network(inputs)).score, rtol=1e-5)
+    np.testing.assert_allclose(
+        [r["score"] for r in results], service.deployment.detector(network(inputs)).score, rtol=1e-5
+    )
 
 
 def test_a_network_that_works_in_place_does_not_change_what_is_kept(make):
@@ -180,7 +184,7 @@ def test_a_network_that_works_in_place_does_not_change_what_is_kept(make):
     inputs.flags.writeable = False
     (result,) = service.score(inputs=inputs)
     assert not result["known"]
-    (item,) = service.pile.get([result["id"]])
+    (item,) = service.unknowns.get([result["id"]])
     np.testing.assert_array_equal(np.load(io.BytesIO(item.content)), inputs[0])
 
 
@@ -193,9 +197,9 @@ def test_another_guard_under_load_loses_no_request(make):
         row = [[5.0] + [0.0] * (width - 1)]
         while not stop.is_set():
             try:
-                answered.append((width, len(service.submit("features", row).result(10))))
+                answered.append((width, len(service.submit(ScoringRequest("features", row)).result(10))))
             except InputError as error:
-                if "features per row" not in str(error):  # refused at the door, not lost
+                if "features per row" not in str(error):  # rejected before it is accepted, not lost
                     failures.append(error)
             except Exception as error:
                 failures.append(error)
@@ -203,46 +207,48 @@ def test_another_guard_under_load_loses_no_request(make):
     threads = [threading.Thread(target=ask, args=(width,)) for width in (WIDTH, WIDTH + 2) * 2]
     for thread in threads:
         thread.start()
-    versions = {service.swap(make_guard(seed, width=WIDTH + 2 * (seed % 2))) for seed in range(1, 30)}
+    versions = {service.deploy(Deployment(make_guard(seed, width=WIDTH + 2 * (seed % 2)))) for seed in range(1, 30)}
     stop.set()
     for thread in threads:
         thread.join()
     assert not failures
     assert len(versions) == 29
     assert {width for width, _ in answered} == {WIDTH, WIDTH + 2}
-    assert f'guard_info{{detector="energy",version="{service.deployed.version}"}}'.encode() in service.metrics()
+    assert (
+        f'guard_info{{detector="energy",version="{service.deployment.version}"}}'.encode() in service.render_metrics()
+    )
 
 
 def test_reload_reads_the_file_again_or_keeps_the_old_guard(make, tmp_path):
     file = tmp_path / "guard.offmap"
     make_guard(1).save(file)
-    service = make(offmap.load(file), load=lambda: (offmap.load(file), None, None))
-    old = service.deployed.version
+    service = make(offmap.load(file), load=lambda: Deployment(offmap.load(file)))
+    old = service.deployment.version
     make_guard(2).save(file)
     assert service.reload() != old
-    new = service.deployed.version
+    new = service.deployment.version
     file.write_bytes(b"broken")
     with pytest.raises(StoreError):
         service.reload()
-    assert service.deployed.version == new
+    assert service.deployment.version == new
     with pytest.raises(RequestError):
         Service.reload(make_without_file(tmp_path))
 
 
 def make_without_file(tmp_path):
-    service = Service(make_guard(), settings=Settings(store=str(tmp_path / "other")))
+    service = Service(Deployment(make_guard()), Settings(store=str(tmp_path / "other")))
     service.close()
     return service
 
 
 def test_closing_answers_everything_that_was_accepted(make):
     service = make()
-    futures = [service.submit("features", UNKNOWN * 3) for _ in range(50)]
+    futures = [service.submit(ScoringRequest("features", UNKNOWN * 3)) for _ in range(50)]
     service.close()
     assert all(len(future.result(0)) == 3 for future in futures)
     with pytest.raises(RequestError, match="stopping"):
-        service.submit("features", KNOWN)
-    assert service.unready() is not None
+        service.submit(ScoringRequest("features", KNOWN))
+    assert service.readiness_error() is not None
 
 
 def test_drift_and_shares_are_watched(make):
@@ -250,23 +256,23 @@ def test_drift_and_shares_are_watched(make):
     rng = np.random.default_rng(0)
     rows = rng.random((600, WIDTH)) + 4 * np.eye(WIDTH)[np.arange(600) % CLASSES]
     service.score(features=rows)
-    calm = service.watch.summary()
+    calm = service.metrics.summarize()
     assert not calm["drift"]["alarm"]
     assert calm["unknown_share"] < 0.15
     service.score(features=rows - 1)
-    moved = service.watch.summary()
+    moved = service.metrics.summarize()
     assert moved["drift"]["alarm"]
-    assert b"offmap_drift_alarm 1.0" in service.metrics()
+    assert b"offmap_drift_alarm 1.0" in service.render_metrics()
     assert moved["unknown_share"] > 0.3
     assert moved["scored"] == 1200
-    service.swap(make_guard(3))
-    assert not service.watch.summary()["drift"]["alarm"]
+    service.deploy(Deployment(make_guard(3)))
+    assert not service.metrics.summarize()["drift"]["alarm"]
 
 
 def test_dropped_items_are_counted(make):
     service = make(pile_items=4)
     service.score(features=UNKNOWN * 10)
-    text = service.metrics()
+    text = service.render_metrics()
     assert b'offmap_pile_dropped_total{reason="size"} 6.0' in text
     assert b"offmap_pile_items 4.0" in text
 
@@ -274,19 +280,19 @@ def test_dropped_items_are_counted(make):
 def test_two_services_do_not_share_a_folder(make, tmp_path):
     make()
     with pytest.raises(StoreError, match="another service"):
-        Service(make_guard(), settings=Settings(store=str(tmp_path)))
+        Service(Deployment(make_guard()), Settings(store=str(tmp_path)))
 
 
 def test_what_cannot_serve_is_refused_at_the_start(tmp_path):
     where = Settings(store=str(tmp_path))
     known = offmap.Activations(np.eye(4), head=offmap.Head(np.eye(4)))
     with pytest.raises(InputError, match="calibrate"):
-        Service(offmap.detector("energy").fit(known), settings=where)
+        Deployment(offmap.detector("energy").fit(known))
     with pytest.raises(InputError, match="class names"):
-        Service(make_guard(), None, ["one"], where)
+        Deployment(make_guard(), None, ["one"])
     with pytest.raises(InputError, match="same name"):
-        Service(make_guard(), None, ["a", "a", "b"], where)
-    with pytest.raises(InputError, match="features or inputs"), Service(make_guard(), settings=where) as service:
+        Deployment(make_guard(), None, ["a", "a", "b"])
+    with pytest.raises(InputError, match="features or inputs"), Service(Deployment(make_guard()), where) as service:
         service.score()
 
 

@@ -13,11 +13,11 @@ from service_kit import call, wait_until
 
 import offmap
 from offmap.errors import InputError
-from offmap.service import Service, Settings, create_app
+from offmap.service import Deployment, Service, Settings, create_app
 from offmap.service.request_errors import RequestError
-from offmap.service.triage.inputs import KnownData, thumbnail
+from offmap.service.triage.inputs import KnownData, make_thumbnail
 from offmap.service.triage.journal import Journal
-from offmap.service.triage.routes import PUBLIC, triage_router
+from offmap.service.triage.routes import create_triage_router
 from offmap.service.triage.triage import Triage
 
 WIDTH, OLD = 8, 3
@@ -43,7 +43,7 @@ class Scenario:
         self.open()
 
     def open(self):
-        self.service = Service(self.guard, settings=Settings(store=str(self.folder / "store")))
+        self.service = Service(Deployment(self.guard), Settings(store=str(self.folder / "store")))
         self.triage = Triage(self.service, self.known)
 
     def close(self):
@@ -113,7 +113,7 @@ def test_every_edit_is_undone_and_redrawn_after_a_restart(world):
     ]
     seen = [state(world.triage)]
     for action, details in edits:
-        world.triage.act(number, action, details)
+        world.triage.apply_edit(number, action, details)
         seen.append(state(world.triage))
         world.again()
         assert state(world.triage) == seen[-1], f"{action} was lost"
@@ -131,8 +131,8 @@ def test_a_merged_group_keeps_the_name_it_was_given(world):
     world.meet()
     board = world.grouped()
     one, two = sorted(group["id"] for group in board["groups"])
-    world.triage.act(board["number"], "name", {"group": two, "name": "eel"})
-    world.triage.act(board["number"], "merge", {"groups": [one, two]})
+    world.triage.apply_edit(board["number"], "name", {"group": two, "name": "eel"})
+    world.triage.apply_edit(board["number"], "merge", {"groups": [one, two]})
     assert state(world.triage)[0] == [(one, "eel", 120)]
 
 
@@ -140,28 +140,28 @@ def test_learn_deploy_restart_roll_back(world):
     truth = world.meet()
     board = world.grouped()
     for group in board["groups"]:
-        world.triage.act(
+        world.triage.apply_edit(
             board["number"], "name", {"group": group["id"], "name": f"class {truth[group['exemplars'][0]]}"}
         )
     version = world.learned()
     assert version["accepted"], version["reason"]
     assert version["before"]["new"] == 0.0
     assert version["after"]["new"] > 0.9
-    first = world.service.deployed.version
-    assert world.service.pile.counts()["open"] == 120, "nothing changes before it is deployed"
+    first = world.service.deployment.version
+    assert world.service.unknowns.count_by_status()["open"] == 120, "nothing changes before it is deployed"
 
     world.triage.deploy(version["id"])
     fresh = OLD + np.arange(40) % 2
     check_named(world, fresh)
-    assert world.service.pile.counts()["resolved"] == 120
+    assert world.service.unknowns.count_by_status()["resolved"] == 120
     assert world.triage.view()["board"] is None
     world.again()
     assert world.triage.view()["current"] == version["id"]
     check_named(world, fresh)
 
     world.triage.rollback()
-    assert world.service.deployed.version == first
-    assert world.service.pile.counts()["resolved"] == 0
+    assert world.service.deployment.version == first
+    assert world.service.unknowns.count_by_status()["resolved"] == 0
     assert not any(one["known"] for one in world.service.score(features=rows_of(fresh, 5)))
     assert len(world.triage.view()["board"]["groups"]) == 2
     world.again()
@@ -179,20 +179,20 @@ def check_named(world, labels):
 def test_a_second_round_stands_on_the_first(world):
     world.meet()
     board = world.grouped()
-    world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+    world.triage.apply_edit(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
     world.triage.deploy(world.learned()["id"])
-    assert world.service.pile.counts()["resolved"] == board["groups"][0]["size"]
+    assert world.service.unknowns.count_by_status()["resolved"] == board["groups"][0]["size"]
     board = world.grouped()
     assert {one["name"] for one in board["classes"]} == {"ant", "bee", "cat", "eel"}
-    world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "fly"})
+    world.triage.apply_edit(board["number"], "name", {"group": board["groups"][0]["id"], "name": "fly"})
     version = world.learned()
     assert version["parent"] == 1
     assert version["classes"] == ["ant", "bee", "cat", "eel", "fly"]
     world.triage.deploy(version["id"])
     world.again()
-    assert world.service.class_names == ("ant", "bee", "cat", "eel", "fly")
+    assert world.service.deployment.class_names == ("ant", "bee", "cat", "eel", "fly")
     world.triage.rollback()
-    assert world.service.class_names == ("ant", "bee", "cat", "eel")
+    assert world.service.deployment.class_names == ("ant", "bee", "cat", "eel")
 
 
 def test_forgetting_is_not_deployed(world):
@@ -204,7 +204,7 @@ def test_forgetting_is_not_deployed(world):
     world.service.score(features=between)
     board = world.grouped()
     for group in board["groups"]:
-        world.triage.act(board["number"], "name", {"group": group["id"], "name": f"new {group['id']}"})
+        world.triage.apply_edit(board["number"], "name", {"group": group["id"], "name": f"new {group['id']}"})
     version = world.learned()
     assert not version["accepted"], "chosen so that something is forgotten"
     assert version["after"]["known"] < version["before"]["known"]
@@ -219,7 +219,7 @@ def test_without_labelled_inputs_it_groups_and_says_what_is_missing(tmp_path):
         world.meet()
         board = world.grouped()
         assert len(board["groups"]) == 2
-        world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+        world.triage.apply_edit(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
         assert "--known" in world.triage.view()["missing"]
         with pytest.raises(RequestError, match="--known"):
             world.triage.learn(board["number"])
@@ -245,15 +245,15 @@ def test_a_learner_that_makes_new_features_needs_a_network(world):
 def test_a_reload_takes_what_was_learned_out_of_service(world):
     world.meet()
     board = world.grouped()
-    world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+    world.triage.apply_edit(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
     version = world.learned()["id"]
     world.triage.deploy(version)
-    world.service.swap(world.guard)
+    world.service.deploy(Deployment(world.guard))
     assert world.triage.view()["current"] == 0
     world.triage.deploy(version)
     assert world.triage.view()["current"] == version
     acts = offmap.Activations(rows_of(np.arange(450) % OLD, 7))
-    world.service.swap(offmap.detector("knn(3)").fit(acts[:225]).calibrate(acts[225:]))
+    world.service.deploy(Deployment(offmap.detector("knn(3)").fit(acts[:225]).calibrate(acts[225:])))
     assert "another guard was read" in world.triage.view()["notice"]
     with pytest.raises(RequestError, match="another guard was read"):
         world.triage.deploy(version)
@@ -262,13 +262,13 @@ def test_a_reload_takes_what_was_learned_out_of_service(world):
 def test_another_guard_at_the_start_is_not_replaced(world):
     world.meet()
     board = world.grouped()
-    world.triage.act(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+    world.triage.apply_edit(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
     world.triage.deploy(world.learned()["id"])
     acts = offmap.Activations(rows_of(np.arange(450) % OLD, 7))
     world.close()
     world.guard = offmap.detector("knn(3)").fit(acts[:225]).calibrate(acts[225:])
     world.open()
-    assert world.service.guard is world.guard
+    assert world.service.deployment.detector is world.guard
     assert "another guard" in world.triage.view()["notice"]
 
 
@@ -295,7 +295,7 @@ def test_edits_that_make_no_sense_are_refused_and_not_noted(board_world, action,
     board = board_world.triage.view()["board"]
     before = len(board_world.triage.view()["journal"])
     with pytest.raises(InputError, match=words):
-        board_world.triage.act(board["number"], action, details)
+        board_world.triage.apply_edit(board["number"], action, details)
     assert len(board_world.triage.view()["journal"]) == before
 
 
@@ -309,7 +309,7 @@ def board_world(tmp_path_factory):
 
 
 def test_the_interface_takes_json_only_and_answers_in_json(board_world):
-    app = create_app(board_world.service, [triage_router(board_world.triage)], PUBLIC, close=False)
+    app = create_app(board_world.service, [create_triage_router(board_world.triage)], close=False)
     with running(app) as url:
         status, headers, _ = call(url, "GET", "/")
         assert (status, headers.get_content_type()) == (200, "text/html")
@@ -380,17 +380,17 @@ def test_arrays_are_shown_as_pictures_where_they_are(tmp_path):
 
     from PIL import Image
 
-    from offmap.service.scoring import NPY
-    from offmap.service.unknowns import Unknown
+    from offmap.service.requests import NPY
+    from offmap.service.unknowns import UnknownInput
 
     def item(array):
         out = io.BytesIO()
         np.save(out, array)
-        return Unknown("a", 0.0, 0.0, 0.0, content=out.getvalue(), content_type=NPY)
+        return UnknownInput("a", 0.0, 0.0, 0.0, content=out.getvalue(), content_type=NPY)
 
     for shape, size in (((1, 6, 5), (5, 6)), ((3, 6, 5), (5, 6)), ((6, 5), (5, 6))):
-        content, kind = thumbnail(item(np.random.default_rng(0).normal(size=shape)))
+        content, kind = make_thumbnail(item(np.random.default_rng(0).normal(size=shape)))
         assert kind == "image/png"
         assert Image.open(io.BytesIO(content)).size == size
-    assert thumbnail(item(np.zeros(7))) is None
-    assert thumbnail(Unknown("a", 0.0, 0.0, 0.0)) is None
+    assert make_thumbnail(item(np.zeros(7))) is None
+    assert make_thumbnail(UnknownInput("a", 0.0, 0.0, 0.0)) is None

@@ -1,15 +1,15 @@
-"""`offmap serve`: a guard as a service, with a pile of what it does not know."""
+"""`offmap serve`: a guard as a service that stores the inputs it does not know."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from offmap.cli.options import numbers, say
 
-_NETWORK, _PICTURES, _ACCESS, _LEARNING = "Network", "Pictures", "Access", "Learning"
+_NETWORK, _IMAGES, _ACCESS, _LEARNING = "Network", "Images", "Access", "Learning"
 
 
 def serve(
@@ -27,7 +27,7 @@ def serve(
         typer.Option(help="Weights for the model: .safetensors, or a torch state dict.", rich_help_panel=_NETWORK),
     ] = None,
     layer: Annotated[
-        str | None, typer.Option(help="The layer to tap; the last linear one by default.", rich_help_panel=_NETWORK)
+        str | None, typer.Option(help="The layer to read; the last linear one by default.", rich_help_panel=_NETWORK)
     ] = None,
     classes: Annotated[
         Path | None,
@@ -37,14 +37,14 @@ def serve(
         Path | None,
         typer.Option(
             help="Labelled inputs (or features) of the known classes, from which the page at / can learn new ones: "
-            ".npz, .parquet, a folder of pictures in class folders, or one of offmap extract.",
+            ".npz, .parquet, a folder of images in class folders, or one of offmap extract.",
             rich_help_panel=_LEARNING,
         ),
     ] = None,
     held_out: Annotated[
         Path | None,
         typer.Option(
-            help="Labelled inputs that the network was not trained on, to calibrate and to look for forgetting; a part "
+            help="Labelled inputs that the network was not trained on, to calibrate and to measure forgetting; a part "
             "of --known otherwise.",
             rich_help_panel=_LEARNING,
         ),
@@ -64,7 +64,7 @@ def serve(
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="A file with the token clients must show; or set OFFMAP_TOKEN.", rich_help_panel=_ACCESS),
+        typer.Option(help="A file with the token clients must send; or set OFFMAP_TOKEN.", rich_help_panel=_ACCESS),
     ] = None,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Listen beyond this machine without a token.", rich_help_panel=_ACCESS)
@@ -77,47 +77,26 @@ def serve(
         int | None, typer.Option(min=1, help="Inputs scored at a time; 128 by default.", rich_help_panel=_NETWORK)
     ] = None,
     image_size: Annotated[
-        int | None, typer.Option(min=1, help="Bring pictures to this many pixels a side.", rich_help_panel=_PICTURES)
+        int | None, typer.Option(min=1, help="Resize and crop images to this many pixels.", rich_help_panel=_IMAGES)
     ] = None,
-    gray: Annotated[bool, typer.Option("--gray", help="Read one channel, not three.", rich_help_panel=_PICTURES)] = (
-        False
-    ),
+    gray: Annotated[bool, typer.Option("--gray", help="Read one channel, not three.", rich_help_panel=_IMAGES)] = False,
     mean: Annotated[
-        str | None, typer.Option(help="Subtract from pixels in [0, 1], such as .49,.48,.45.", rich_help_panel=_PICTURES)
+        str | None, typer.Option(help="Subtract from pixels in [0, 1], such as .49,.48,.45.", rich_help_panel=_IMAGES)
     ] = None,
     std: Annotated[
-        str | None, typer.Option(help="Then divide by this, such as .2,.2,.2.", rich_help_panel=_PICTURES)
+        str | None, typer.Option(help="Then divide by this, such as .2,.2,.2.", rich_help_panel=_IMAGES)
     ] = None,
 ) -> None:
-    """Answer requests for scores over HTTP, and keep every unknown input durably. All limits: OFFMAP_… variables."""
-    from offmap.service import bind
-    from offmap.service import serve as run
-    from offmap.service.loading import Files
-    from offmap.service.service import Service
-    from offmap.service.settings import settings
+    """Answer requests for scores over HTTP, and store every unknown input durably. All limits: OFFMAP_… variables."""
+    from offmap.service.loading import DeploymentFiles
+    from offmap.service.run import serve_files
+    from offmap.service.settings import load_settings
     from offmap.service.triage.inputs import KnownData
-    from offmap.service.triage.routes import PUBLIC, triage_router
-    from offmap.service.triage.triage import Triage
 
-    given: dict[str, Any] = {
-        "host": host, "port": port, "store": store, "token_file": token_file, "no_auth": no_auth or None,
-        "rate": rate, "max_batch": batch_size, "image_size": image_size, "gray": gray or None,
-        "mean": numbers(mean), "std": numbers(std),
-    }  # fmt: skip
-    chosen = settings(**given)
-    bound = bind(chosen)
-    files = Files(guard, model, weights, layer, classes)
-    service = Service(*files.load(), chosen, files.load)
-    triage = Triage(service, None if known is None else KnownData(known, held_out), max_forgetting, learner)
-    run(
-        service,
-        bound,
-        lambda url: say(f"{service.guard.chosen} on {url}, unknown inputs in {_shown(chosen.store)}"),
-        [triage_router(triage)],
-        PUBLIC,
-    )
-
-
-def _shown(store: str) -> str:
-    """The store without what may be a password."""
-    return "PostgreSQL" if "://" in store else store
+    settings = load_settings(
+        host=host, port=port, store=store, token_file=token_file, no_auth=no_auth or None, rate=rate,
+        max_batch=batch_size, image_size=image_size, gray=gray or None, mean=numbers(mean), std=numbers(std),
+    )  # fmt: skip
+    files = DeploymentFiles(guard, model, weights, layer, classes)
+    labelled = None if known is None else KnownData(known, held_out)
+    serve_files(files, settings, say, labelled, learner, max_forgetting)

@@ -1,4 +1,4 @@
-"""The scoring service, its durable pile of unknown inputs, and the page on which people name them.
+"""The scoring service, its durable store of unknown inputs, and the page on which people name them.
 
 Its parts load when they are used: the web parts need ``pip install 'offmap[serve]'``.
 """
@@ -10,51 +10,57 @@ from typing import TYPE_CHECKING, Any
 
 from offmap.errors import DependencyError
 
-_HOMES = {
-    "Bounds": "offmap.service.unknowns",
-    "Drift": "offmap.service.drift",
-    "Pile": "offmap.service.unknowns",
+_MODULES = {
+    "Deployment": "offmap.service.deployment",
+    "DriftMonitor": "offmap.service.drift",
+    "ScoringRequest": "offmap.service.requests",
     "Service": "offmap.service.service",
     "Settings": "offmap.service.settings",
-    "Unknown": "offmap.service.unknowns",
-    "bind": "offmap.service.run",
+    "StoreLimits": "offmap.service.unknowns",
+    "UnknownInput": "offmap.service.unknowns",
+    "UnknownStore": "offmap.service.unknowns",
+    "bind_socket": "offmap.service.run",
     "create_app": "offmap.service.app",
-    "open_pile": "offmap.service.stores",
+    "open_unknown_store": "offmap.service.stores",
     "serve": "offmap.service.run",
 }
 
 __all__ = [
-    "Bounds",
-    "Drift",
-    "Pile",
+    "Deployment",
+    "DriftMonitor",
+    "ScoringRequest",
     "Service",
     "Settings",
-    "Unknown",
-    "bind",
+    "StoreLimits",
+    "UnknownInput",
+    "UnknownStore",
+    "bind_socket",
     "create_app",
-    "open_pile",
+    "open_unknown_store",
     "serve",
 ]
 
 if TYPE_CHECKING:
     from offmap.service.app import create_app as create_app
-    from offmap.service.drift import Drift as Drift
-    from offmap.service.run import bind as bind
+    from offmap.service.deployment import Deployment as Deployment
+    from offmap.service.drift import DriftMonitor as DriftMonitor
+    from offmap.service.requests import ScoringRequest as ScoringRequest
+    from offmap.service.run import bind_socket as bind_socket
     from offmap.service.run import serve as serve
     from offmap.service.service import Service as Service
     from offmap.service.settings import Settings as Settings
-    from offmap.service.stores import open_pile as open_pile
-    from offmap.service.unknowns import Bounds as Bounds
-    from offmap.service.unknowns import Unknown as Unknown
+    from offmap.service.stores import open_unknown_store as open_unknown_store
+    from offmap.service.unknowns import StoreLimits as StoreLimits
+    from offmap.service.unknowns import UnknownInput as UnknownInput
     from offmap.service.unknowns import UnknownStore as UnknownStore
 
 
 def __getattr__(name: str) -> Any:
     """Load a part when it is first used."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'offmap.service' has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(importlib.import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "offmap":
             raise

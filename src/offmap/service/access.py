@@ -1,6 +1,6 @@
-"""What every request passes first: who may come in, how often, with how much, and how long it may take.
+"""Middleware for every request: host and origin, token, rate, size and time limits, and the count of answers.
 
-Plain ASGI around the application, so that it holds for every route that is ever added.
+It is plain ASGI around the application, so that it holds for every endpoint that is ever added.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import hashlib
 import hmac
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
@@ -20,20 +21,54 @@ from offmap.service.monitoring import ServiceMetrics
 from offmap.service.request_errors import RequestError
 from offmap.service.settings import Settings
 
-_ADDRESSES = 10_000
+_MAX_ADDRESSES = 10_000
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
-_OPEN = frozenset({"/healthz", "/readyz"})
+_PROBES = frozenset({"/healthz", "/readyz"})
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
-class TokenBucket:
-    """So many requests per second and address, twice as many at once.
+def allow_without_token(endpoint: _Endpoint) -> _Endpoint:
+    """Mark an endpoint that answers without a token, such as a page that holds no data.
 
     Parameters
     ----------
-    rate
+    endpoint : callable
+        The function of a route.
+
+    Returns
+    -------
+    callable
+        The same function.
+    """
+    endpoint.needs_token = False  # type: ignore[attr-defined]
+    return endpoint
+
+
+def find_open_paths(routes: Iterable[Any]) -> frozenset[str]:
+    """Find the paths of endpoints marked with `allow_without_token`.
+
+    Parameters
+    ----------
+    routes : iterable of Route
+        Of a router.
+
+    Returns
+    -------
+    frozenset of str
+        Their paths.
+    """
+    return frozenset(route.path for route in routes if not getattr(route.endpoint, "needs_token", True))
+
+
+class TokenBucket:
+    """Limit the requests per second of each address; twice as many may come at once.
+
+    Parameters
+    ----------
+    rate : float
         Requests per second.
-    clock
-        Seconds that only grow.
+    clock : callable, default=time.monotonic
+        Returns seconds that only grow.
 
     Examples
     --------
@@ -48,96 +83,98 @@ class TokenBucket:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, address: str) -> float:
-        """0 when the request may come in, else how many seconds to wait."""
+        """Take one request; return 0 when it is allowed, else the seconds to wait."""
         now = self._clock()
         left, then = self._left.pop(address, (self.burst, now))
         left = min(self.burst, left + (now - then) * self.rate)
         wait = 0.0 if left >= 1 else (1 - left) / self.rate
         self._left[address] = (left - 1 if wait == 0 else left, now)
-        if len(self._left) > _ADDRESSES:
+        if len(self._left) > _MAX_ADDRESSES:
             self._left.popitem(last=False)
         return wait
 
 
 class AccessMiddleware:
-    """Middleware: names, token, rate, size, time; and the count of all answers.
+    """ASGI middleware that accepts or rejects requests and counts all answers.
 
     Parameters
     ----------
-    app
-        What is behind it.
-    settings
-        The limits.
-    watch
+    app : ASGIApp
+        The application.
+    settings : Settings
+        Limits and the token.
+    metrics : ServiceMetrics
         Where answers are counted.
-    public
-        Paths that need no token: a page without data. ``/healthz`` and ``/readyz`` never need one.
+    open_paths : frozenset of str, default=frozenset()
+        Paths that need no token.
     """
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, watch: ServiceMetrics, public: frozenset[str] = frozenset()
+        self, app: ASGIApp, settings: Settings, metrics: ServiceMetrics, open_paths: frozenset[str] = frozenset()
     ) -> None:
-        self._app, self._settings, self._watch = app, settings, watch
-        self._open = _OPEN | public
-        secret = settings.secret()
-        self._digest = None if secret is None else hashlib.sha256(secret.encode()).digest()
+        self._app, self._settings, self._metrics = app, settings, metrics
+        self._open_paths = open_paths
+        token = settings.read_token()
+        self._digest = None if token is None else hashlib.sha256(token.encode()).digest()
         rate = settings.requests_per_second
         self._bucket = None if rate is None else TokenBucket(rate)
         self._running = 0
-        self._held = 0
+        self._reserved = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, or refuse it."""
+        """Pass a request on to the application, or reject it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = _Visit(self._settings, receive, send)
+        exchange = _Exchange(self._settings, receive, send)
         began = time.perf_counter()
         self._running += 1
-        self._watch.running.set(self._running)
+        self._metrics.running.set(self._running)
         try:
-            answer = self._refusal(scope, visit)
-            if answer is None:
-                self._held += visit.expected
+            rejection = self._reject(scope, exchange)
+            if rejection is None:
+                self._reserved += exchange.body_size
                 try:
-                    await self._app(scope, visit.receive, visit.send)
+                    await self._app(scope, exchange.receive, exchange.send)
                 finally:
-                    self._held -= visit.expected
+                    self._reserved -= exchange.body_size
             else:
-                await answer(scope, visit.receive, visit.send)
+                await rejection(scope, exchange.receive, exchange.send)
         except Exception:
-            visit.status = 500
+            exchange.status = 500
             raise
         finally:
             self._running -= 1
-            self._watch.running.set(self._running)
-            # the route's template, as every path a stranger can think of would make a series of its own
+            self._metrics.running.set(self._running)
+            # the template of the route, as a label per path would let clients create any number of series
             route = getattr(scope.get("route"), "path", "other")
-            self._watch.requests.labels(route, str(visit.status)).inc()
-            self._watch.seconds.labels(route).observe(time.perf_counter() - began)
+            self._metrics.requests.labels(route, str(exchange.status)).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - began)
 
-    def _refusal(self, scope: Scope, visit: _Visit) -> JSONResponse | None:
+    def _reject(self, scope: Scope, exchange: _Exchange) -> JSONResponse | None:
+        """Return the answer to a request that is not accepted; `None` when it is."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            self._check_names(headers)
-            self._check_rate(scope)  # before the token, so that tokens are not guessed quickly either
-            if scope["path"] not in self._open:
+            self._check_site(headers)
+            self._check_rate(scope)  # before the token, so that guessing tokens is limited too
+            if scope["path"] not in self._open_paths:
                 self._check_token(headers)
-            visit.check_size(headers)
-            if self._running > self._settings.max_requests or self._held + visit.expected > self._settings.max_memory:
+            exchange.check_size(headers)
+            over = self._reserved + exchange.body_size > self._settings.max_memory
+            if over or self._running > self._settings.max_requests:
                 raise RequestError(503, "too many requests at a time; come back in a moment")
-        except RequestError as refused:
-            return refusal(refused)
+        except RequestError as error:
+            return error_response(error)
         return None
 
-    def _check_names(self, headers: dict[str, str]) -> None:
-        """Keep pages of other sites from talking to the service through a visitor's browser."""
+    def _check_site(self, headers: dict[str, str]) -> None:
+        """Reject requests that pages of other sites make through a visitor's browser."""
         host = headers.get("host", "")
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             raise RequestError(403, f"requests from pages of {origin[:100]} are not taken")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        # browsers always name a host; a probe that does not is none
+        # browsers always name a host; a probe without one is no browser
         if host and self._digest is None and self._settings.is_loopback and name not in _LOCAL_NAMES:
             raise RequestError(403, f"host {host[:100]!r}: without a token only this machine's own names are answered")
 
@@ -145,13 +182,13 @@ class AccessMiddleware:
         if self._digest is None:
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        # digests have one length, so that the comparison tells nothing about the token
-        shown = hashlib.sha256(token.strip().encode("latin-1")).digest()
-        if not (hmac.compare_digest(shown, self._digest) and scheme.lower() == "bearer"):
+        # digests have one length, so that the time of the comparison reveals nothing about the token
+        given = hashlib.sha256(token.strip().encode("latin-1")).digest()
+        if not (hmac.compare_digest(given, self._digest) and scheme.lower() == "bearer"):
             raise RequestError(401, "a token is needed: send the header Authorization: Bearer …")
 
     def _check_rate(self, scope: Scope) -> None:
-        if self._bucket is None or scope["path"] in _OPEN:
+        if self._bucket is None or scope["path"] in _PROBES:
             return
         address = scope["client"][0] if scope.get("client") else ""
         wait = self._bucket.take(address)
@@ -159,15 +196,15 @@ class AccessMiddleware:
             raise RequestError(429, f"more than {self._bucket.rate:g} requests per second; come back in {wait:.1f} s")
 
 
-class _Visit:
-    """One request's messages, measured and timed."""
+class _Exchange:
+    """The messages of one request and its answer, with limits on size and time."""
 
     def __init__(self, settings: Settings, receive: Receive, send: Send) -> None:
         self._settings, self._receive, self._send = settings, receive, send
         self._deadline = time.monotonic() + settings.body_seconds
         self._read = 0
         self._ended = False
-        self.expected = 0  # bytes of the body, as far as the head tells
+        self.body_size = 0  # in bytes, as declared by the headers
         self.status = 0
 
     def check_size(self, headers: dict[str, str]) -> None:
@@ -176,13 +213,13 @@ class _Visit:
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise RequestError(415, "content-encoding: compressed bodies are not taken; send the body as it is")
         # a body of unknown length may be as long as any
-        self.expected = self._settings.max_body if chunked else int(length or 0)
-        if self.expected > self._settings.max_body:
+        self.body_size = self._settings.max_body if chunked else int(length or 0)
+        if self.body_size > self._settings.max_body:
             raise RequestError(413, self._too_long())
 
     async def receive(self) -> Message:
         if self._ended:
-            return await self._receive()  # waits for the client to leave
+            return await self._receive()  # waits for the client to disconnect
         try:
             async with asyncio.timeout(self._deadline - time.monotonic()):
                 message = await self._receive()
@@ -200,7 +237,7 @@ class _Visit:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self.status == 408:  # of any other refused body the server skips the rest, so that the answer is read
+            if self.status == 408:  # the rest of any other rejected body is skipped, so that the answer is read
                 message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
         await self._send(message)
 
@@ -208,12 +245,22 @@ class _Visit:
         return f"the body has more than {self._settings.max_body} bytes; send it in parts"
 
 
-def refusal(error: RequestError) -> JSONResponse:
-    """The answer that says so.
+def error_response(error: RequestError) -> JSONResponse:
+    """Make the answer to a request that is not accepted.
+
+    Parameters
+    ----------
+    error : RequestError
+        Status and sentence.
+
+    Returns
+    -------
+    JSONResponse
+        With ``{"error": sentence}``.
 
     Examples
     --------
-    >>> refusal(RequestError(404, "there is no such item")).body
+    >>> error_response(RequestError(404, "there is no such item")).body
     b'{"error":"there is no such item"}'
     """
     headers: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""A guard, its network and its class names from the files that the command line names."""
+"""Load a deployment from the files that the command line names."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import offmap
 from offmap.detection import Detector
 from offmap.errors import InputError
 from offmap.network import Network
+from offmap.service.deployment import Deployment
 
 
 @dataclass(frozen=True)
-class Files:
-    """Where a guard and what belongs to it come from, so that they can be read again.
+class DeploymentFiles:
+    """The files of a deployment, so that it can be loaded again.
 
     Parameters
     ----------
-    guard
+    guard : Path
         A file that `Detector.save` wrote.
-    model
+    model : str or None, default=None
         ``package.module:factory``, a ``file.onnx``, or the file of a learned model; `None` for features only.
-    weights, layer
-        For `offmap.models.load_network`.
-    classes
-        A JSON list of names, or a text with one name per line. A learned model brings its own.
+    weights, layer : optional
+        As `offmap.models.load_network` takes them.
+    classes : Path or None, default=None
+        A JSON list of names, or a text file with one name per line. A learned model has its own.
     """
 
     guard: Path
@@ -35,15 +36,26 @@ class Files:
     layer: str | None = None
     classes: Path | None = None
 
-    def load(self) -> tuple[Detector, Network | None, Sequence[str] | None]:
-        """Read everything."""
-        guard = offmap.load(self.guard)
-        if not isinstance(guard, Detector):
-            raise InputError(f"{self.guard}: holds {guard!r}; a guard from offmap fit is needed")
-        network, own = self._network()
-        return guard, network, own if self.classes is None else read_names(self.classes)
+    def load(self) -> Deployment:
+        """Load all files.
 
-    def _network(self) -> tuple[Network | None, Sequence[str] | None]:
+        Returns
+        -------
+        Deployment
+            Detector, network and class names.
+
+        Raises
+        ------
+        InputError, StoreError
+            If a file cannot be used.
+        """
+        detector = offmap.load(self.guard)
+        if not isinstance(detector, Detector):
+            raise InputError(f"{self.guard}: holds {detector!r}; a guard from offmap fit is needed")
+        network, names = self._load_network()
+        return Deployment(detector, network, names if self.classes is None else read_class_names(self.classes))
+
+    def _load_network(self) -> tuple[Network | None, Sequence[str] | None]:
         from offmap.models import load_network
 
         if self.model is None:
@@ -58,19 +70,34 @@ class Files:
                 raise InputError(f"{self.model}: holds {learned!r}; a model from offmap.learn is needed")
             return learned.network, learned.class_names
         network = load_network(self.model, self.weights, self.layer)
-        network.layers()  # an ONNX file is read at first use; one that cannot be read must be refused here
+        network.layers()  # an ONNX file is read at first use; one that cannot be read must be rejected here
         return network, None
 
 
-def read_names(file: Path) -> list[str]:
-    r"""Class names from a JSON list or from lines.
+def read_class_names(file: Path) -> list[str]:
+    r"""Read class names from a JSON list or from lines.
+
+    Parameters
+    ----------
+    file : Path
+        A text file in UTF-8.
+
+    Returns
+    -------
+    list of str
+        One name per class.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or holds anything but names.
 
     Examples
     --------
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "classes.txt"
     >>> _ = file.write_text("ant\nbee\n")
-    >>> read_names(file)
+    >>> read_class_names(file)
     ['ant', 'bee']
     """
     try:

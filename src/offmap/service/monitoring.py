@@ -1,4 +1,4 @@
-"""What the service says about itself: counters and histograms for Prometheus, and the same for a page."""
+"""Metrics of the service: counters and histograms for Prometheus, and a summary in JSON."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
 from offmap.detection import Verdicts
-from offmap.service.deployed import Deployed
-from offmap.service.drift import Drift
+from offmap.service.deployment import Deployment
+from offmap.service.drift import DriftMonitor
 
 RECENT = 1000
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -24,14 +24,19 @@ _P_VALUES = tuple(round(0.05 * k, 2) for k in range(1, 21))
 _LEVELS = np.array([0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
 
 
-class Tally:
-    """How many values fell between edges, and their sum; whole batches at a time.
+class BatchHistogram:
+    """A histogram with fixed edges that counts whole batches of values.
+
+    Parameters
+    ----------
+    edges : array-like
+        Upper edges of the bins, increasing; a last bin takes all larger values.
 
     Examples
     --------
-    >>> tally = Tally([0.0, 1.0])
-    >>> tally.add(np.array([-1.0, 0.5, 1.0, 7.0]))
-    >>> tally.counts, tally.cumulated()
+    >>> histogram = BatchHistogram([0.0, 1.0])
+    >>> histogram.add(np.array([-1.0, 0.5, 1.0, 7.0]))
+    >>> histogram.counts, histogram.cumulative_counts()
     (array([1, 2, 1]), [('0.0', 1), ('1.0', 3), ('+Inf', 4)])
     """
 
@@ -41,80 +46,80 @@ class Tally:
         self.total = 0.0
 
     def add(self, values: npt.NDArray[np.float64]) -> None:
-        """Count values; one on an edge belongs below it."""
+        """Count values; a value on an edge belongs to the bin below it."""
         self.counts += np.bincount(np.searchsorted(self.edges, values), minlength=len(self.counts))
         self.total += float(values.sum())
 
-    def cumulated(self) -> list[tuple[str, int]]:
-        """How many values were at most each edge, as Prometheus has it."""
+    def cumulative_counts(self) -> list[tuple[str, int]]:
+        """Return how many values were at most each edge, in the form of Prometheus."""
         names = [*map(floatToGoString, self.edges), "+Inf"]
         return list(zip(names, np.cumsum(self.counts).tolist(), strict=True))
 
 
 class ServiceMetrics:
-    """Counts what passes through the service.
+    """Metrics of requests, verdicts, drift and the store.
 
     Parameters
     ----------
-    deployed
-        What is in service first.
-    alpha
-        The chance of ever reporting drift when there is none.
+    deployment : Deployment
+        The first deployment in service.
+    alpha : float
+        The probability of ever reporting drift when there is none.
     """
 
-    def __init__(self, deployed: Deployed, alpha: float) -> None:
+    def __init__(self, deployment: Deployment, alpha: float) -> None:
         self.registry = CollectorRegistry()
         self._alpha = alpha
         self._lock = threading.Lock()
 
-        def made(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **options: Any) -> Any:
+        def make(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **options: Any) -> Any:
             return kind(f"offmap_{name}", text, labels, registry=self.registry, **options)
 
-        self.requests = made(Counter, "requests", "Requests answered.", ("path", "status"))
-        self.seconds = made(Histogram, "request_seconds", "Time from head to answer.", ("path",), buckets=_SECONDS)
-        self.running = made(Gauge, "requests_running", "Requests being handled.")
-        self.waiting = made(Gauge, "inputs_waiting", "Inputs that wait to be scored.")
-        self.inputs = made(Counter, "inputs", "Inputs scored.", ("verdict",))
-        self.share = made(Gauge, "unknown_share", f"Share of unknown inputs among the last {RECENT}.")
-        self.dropped = made(Counter, "pile_dropped", "Unknown inputs dropped from the pile.", ("reason",))
-        self.pile_items = made(Gauge, "pile_items", "Unknown inputs on the pile.")
-        self.pile_bytes = made(Gauge, "pile_bytes", "Bytes of unknown inputs on the pile, roughly.")
-        self.reloads = made(Counter, "guard_reloads", "Guards put in service after the first.", ("outcome",))
-        self.guard = made(Gauge, "guard_info", "The guard in service.", ("version", "detector"))
-        self.drift_log10 = made(Gauge, "drift_evidence_log10", "Evidence for drift: log10 of the test's capital.")
-        self.drift_highest = made(Gauge, "drift_evidence_highest_log10", "The most evidence there ever was.")
-        self.drift_alarm = made(Gauge, "drift_alarm", "1 once drift was found, until another guard is in service.")
+        self.requests = make(Counter, "requests", "Requests answered.", ("path", "status"))
+        self.seconds = make(Histogram, "request_seconds", "Time from head to answer.", ("path",), buckets=_SECONDS)
+        self.running = make(Gauge, "requests_running", "Requests being handled.")
+        self.waiting = make(Gauge, "inputs_waiting", "Inputs that wait to be scored.")
+        self.inputs = make(Counter, "inputs", "Inputs scored.", ("verdict",))
+        self.share = make(Gauge, "unknown_share", f"Share of unknown inputs among the last {RECENT}.")
+        self.dropped = make(Counter, "pile_dropped", "Unknown inputs dropped from the store.", ("reason",))
+        self.stored_items = make(Gauge, "pile_items", "Unknown inputs in the store.")
+        self.stored_bytes = make(Gauge, "pile_bytes", "Approximate bytes of unknown inputs in the store.")
+        self.reloads = make(Counter, "guard_reloads", "Guards put in service after the first.", ("outcome",))
+        self.guard = make(Gauge, "guard_info", "The guard in service.", ("version", "detector"))
+        self.drift_log10 = make(Gauge, "drift_evidence_log10", "Evidence for drift: log10 of the test's capital.")
+        self.drift_highest = make(Gauge, "drift_evidence_highest_log10", "The largest evidence since the start.")
+        self.drift_alarm = make(Gauge, "drift_alarm", "1 once drift was found, until another guard is in service.")
         for verdict in ("known", "unknown"):
             self.inputs.labels(verdict)
         for reason in ("size", "age"):
             self.dropped.labels(reason)
         self._recent: deque[bool] = deque(maxlen=RECENT)
-        self._p_values = Tally(_P_VALUES)
-        self.start(deployed)
-        self.registry.register(self)  # for what `collect` gives
+        self._p_values = BatchHistogram(_P_VALUES)
+        self.start(deployment)
+        self.registry.register(self)  # it calls `collect`
 
-    def start(self, deployed: Deployed) -> None:
-        """Begin anew for another guard: its scores are on a scale of their own."""
-        scores = deployed.calibration.scores
+    def start(self, deployment: Deployment) -> None:
+        """Reset scores, share and drift for a new deployment, whose scores are on another scale."""
+        scores = deployment.calibration.scores
         with self._lock:
-            self._deployed = deployed
-            self._scores = Tally(np.unique(np.quantile(scores, _LEVELS)))
+            self._deployment = deployment
+            self._scores = BatchHistogram(np.unique(np.quantile(scores, _LEVELS)))
             self._recent.clear()
-            self._drift = Drift(scores, self._alpha) if len(scores) > 1 else None
+            self._drift = DriftMonitor(scores, self._alpha) if len(scores) > 1 else None
             self.guard.clear()
-            self.guard.labels(deployed.version, deployed.guard.chosen).set(1)
+            self.guard.labels(deployment.version, deployment.detector.chosen).set(1)
             for gauge in (self.drift_log10, self.drift_highest, self.drift_alarm, self.share):
                 gauge.set(0)
 
-    def seen(self, deployed: Deployed, verdicts: Verdicts) -> None:
-        """Take in the verdicts of a batch."""
+    def record(self, deployment: Deployment, verdicts: Verdicts) -> None:
+        """Count the verdicts of a batch, and test them for drift."""
         unknown = int(np.sum(~verdicts.known))
         self.inputs.labels("known").inc(len(verdicts) - unknown)
         self.inputs.labels("unknown").inc(unknown)
         with self._lock:
             self._p_values.add(verdicts.p_value)
-            if deployed is not self._deployed:
-                return  # the last answers of a guard that was replaced
+            if deployment is not self._deployment:
+                return  # the last answers of a deployment that was replaced
             self._scores.add(verdicts.score)
             self._recent.extend((~verdicts.known).tolist())
             self.share.set(sum(self._recent) / len(self._recent))
@@ -125,28 +130,28 @@ class ServiceMetrics:
                 self.drift_alarm.set(evidence.alarm_at is not None)
 
     def collect(self) -> Iterator[Metric]:
-        """The two distributions, for the registry."""
+        """Yield the histograms of p-values and scores, for the registry."""
         with self._lock:
             p_value = HistogramMetricFamily("offmap_p_value", "p-values of inputs; even when all are known.")
-            p_value.add_metric([], self._p_values.cumulated(), self._p_values.total)
+            p_value.add_metric([], self._p_values.cumulative_counts(), self._p_values.total)
             text = "Scores, in bins between quantiles of the calibration scores."
             score = HistogramMetricFamily("offmap_score", text, labels=["guard"])
-            score.add_metric([self._deployed.version], self._scores.cumulated(), self._scores.total)
+            score.add_metric([self._deployment.version], self._scores.cumulative_counts(), self._scores.total)
         yield p_value
         yield score
 
-    def count_dropped(self, dropped: dict[str, int]) -> None:
-        """Take in what the pile dropped, by reason."""
+    def record_dropped(self, dropped: dict[str, int]) -> None:
+        """Count items that the store dropped, by reason."""
         for reason, count in dropped.items():
             self.dropped.labels(reason).inc(count)
 
-    def summary(self) -> dict[str, Any]:
-        """The main figures, for the guard in service since it was put there."""
+    def summarize(self) -> dict[str, Any]:
+        """Return the main figures since the present deployment is in service."""
         with self._lock:
             recent = list(self._recent)
             evidence = None if self._drift is None else self._drift.evidence
             return {
-                "guard": self._deployed.version,
+                "guard": self._deployment.version,
                 "scored": int(self._scores.counts.sum()),
                 "recent": len(recent),
                 "unknown_share": sum(recent) / len(recent) if recent else None,
@@ -162,9 +167,9 @@ class ServiceMetrics:
                 },
             }
 
-    def exposition(self, pile_items: float, pile_bytes: float, waiting: int) -> bytes:
-        """The text that Prometheus reads."""
-        self.pile_items.set(pile_items)
-        self.pile_bytes.set(pile_bytes)
+    def render(self, stored_items: float, stored_bytes: float, waiting: int) -> bytes:
+        """Render all metrics in the text format of Prometheus."""
+        self.stored_items.set(stored_items)
+        self.stored_bytes.set(stored_bytes)
         self.waiting.set(waiting)
         return generate_latest(self.registry)

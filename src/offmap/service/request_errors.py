@@ -1,4 +1,4 @@
-"""A request that is refused: a status and one sentence."""
+"""Errors that are answered with an HTTP status and one sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from offmap.errors import OffmapError
 
 
 class RequestError(OffmapError):
-    """What is wrong with a request, and which status of HTTP says so.
+    """A request that is not accepted.
+
+    Parameters
+    ----------
+    status : int
+        The HTTP status of the answer.
+    sentence : str
+        What is wrong, and what to do about it.
 
     Examples
     --------
@@ -20,12 +27,22 @@ class RequestError(OffmapError):
         self.status = status
 
 
-def one_sentence(error: BaseException) -> str:
-    r"""The message of an error on one line.
+def to_sentence(error: BaseException) -> str:
+    r"""Put the message of an error on one line.
+
+    Parameters
+    ----------
+    error : BaseException
+        Any error; one without a message is named by its type.
+
+    Returns
+    -------
+    str
+        The message without line breaks.
 
     Examples
     --------
-    >>> one_sentence(ValueError("a\n  b"))
+    >>> to_sentence(ValueError("a\n  b"))
     'a b'
     """
     return " ".join(str(error).split()) or type(error).__name__

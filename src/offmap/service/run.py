@@ -1,4 +1,4 @@
-"""Running the application: the socket, time limits below HTTP, signals, and an orderly end."""
+"""Run the application: the socket, time limits below HTTP, signals, and an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
@@ -19,46 +19,51 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from offmap.errors import InputError, OffmapError
 from offmap.service.app import create_app
+from offmap.service.loading import DeploymentFiles
 from offmap.service.service import Service
 from offmap.service.settings import Settings
+from offmap.service.stores import is_url
+
+if TYPE_CHECKING:
+    from offmap.service.triage.inputs import KnownData
 
 _log = logging.getLogger(__name__)
 
 
-class Protocol(H11Protocol):
-    """HTTP that waits for ever neither for a request's head nor for an answer to be read, and refuses in JSON."""
+class HttpProtocol(H11Protocol):
+    """HTTP with time limits for headers and for reading answers, and protocol errors in JSON."""
 
     header_seconds = 10.0
     answer_seconds = 30.0
-    _late: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
+    _header_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Start the clock."""
+        """Start the time limit of the headers."""
         super().connection_made(transport)
-        self._expect_head()
+        self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
-        """Stop the clock once a head is complete; the body has a clock of its own."""
+        """Stop the time limit once the headers are complete; the body has a limit of its own."""
         super().data_received(data)
         if self._busy:
-            self._stop_clock()
-        elif self._late is None:
-            self._expect_head()
+            self._stop_header_timer()
+        elif self._header_timer is None:
+            self._expect_headers()
 
     def on_response_complete(self) -> None:
-        """Between requests uvicorn's own clock for unused connections runs."""
-        self._stop_clock()
+        """Leave the connection to uvicorn's limit for unused ones."""
+        self._stop_header_timer()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than we write: it has so long to catch up, or is cut off."""
+        """Start the time limit of a client that reads more slowly than the service writes."""
         super().pause_writing()
-        self._unread = self.loop.call_later(self.answer_seconds, self.transport.abort)
+        self._write_timer = self.loop.call_later(self.answer_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It has caught up."""
-        self._caught_up()
+        """Stop it: the client has caught up."""
+        self._stop_write_timer()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -68,38 +73,38 @@ class Protocol(H11Protocol):
         super().timeout_keep_alive_handler()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks."""
-        self._stop_clock()
-        self._caught_up()
+        """Stop all timers."""
+        self._stop_header_timer()
+        self._stop_write_timer()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Say in JSON that this is not HTTP."""
-        self._refuse(400, msg.rstrip(".").lower())
+        """Answer in JSON that this is not HTTP."""
+        self._send_error(400, msg.rstrip(".").lower())
 
     @property
     def _busy(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _expect_head(self) -> None:
-        self._late = self.loop.call_later(self.header_seconds, self._give_up)
+    def _expect_headers(self) -> None:
+        self._header_timer = self.loop.call_later(self.header_seconds, self._give_up)
 
-    def _stop_clock(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
-    def _caught_up(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def _give_up(self) -> None:
-        self._late = None
+        self._header_timer = None
         if not self._busy and not self.transport.is_closing():
-            self._refuse(408, f"no request arrived within {self.header_seconds:g} seconds")
+            self._send_error(408, f"no request arrived within {self.header_seconds:g} seconds")
 
-    def _refuse(self, status: int, sentence: str) -> None:
+    def _send_error(self, status: int, sentence: str) -> None:
         body = json.dumps({"error": sentence}).encode()
         headers = [
             ("content-type", "application/json"),
@@ -110,42 +115,106 @@ class Protocol(H11Protocol):
             for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:
-            pass  # in the middle of an answer: nothing more can be said
+            pass  # in the middle of an answer: another one cannot be sent
         self.transport.close()
 
 
-def bind(settings: Settings) -> socket.socket:
-    """A socket on the address and port of the settings, after checking that it may be opened.
+def bind_socket(settings: Settings) -> socket.socket:
+    """Bind a socket to the address and port of the settings.
+
+    Parameters
+    ----------
+    settings : Settings
+        Host and port; without a token only loopback, unless `no_auth` is set.
+
+    Returns
+    -------
+    socket
+        Bound, not yet listening.
+
+    Raises
+    ------
+    InputError
+        If the address cannot be bound, or others could connect without a token.
 
     Examples
     --------
-    >>> with bind(Settings(port=0)) as bound:
-    ...     address(bound).rpartition(":")[0]
+    >>> with bind_socket(Settings(port=0)) as bound:
+    ...     format_url(bound).rpartition(":")[0]
     'http://127.0.0.1'
     """
     settings.check_exposure()
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((settings.host, settings.port))
+        bound.bind((settings.host, settings.port))
     except OSError as error:
-        made.close()
+        bound.close()
         raise InputError(f"{settings.host}:{settings.port}: cannot listen there ({error.strerror})") from error
-    return made
+    return bound
 
 
-def address(bound: socket.socket) -> str:
-    """The URL at which a socket is reached.
+def format_url(bound: socket.socket) -> str:
+    """Return the URL of a bound socket.
+
+    Parameters
+    ----------
+    bound : socket
+        From `bind_socket`.
+
+    Returns
+    -------
+    str
+        With the port that was assigned.
 
     Examples
     --------
-    >>> with bind(Settings(host="::1", port=0)) as bound:
-    ...     address(bound).rpartition(":")[0]
+    >>> with bind_socket(Settings(host="::1", port=0)) as bound:
+    ...     format_url(bound).rpartition(":")[0]
     'http://[::1]'
     """
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve_files(
+    files: DeploymentFiles,
+    settings: Settings,
+    ready: Callable[[str], None],
+    known: KnownData | None = None,
+    learner: str = "auto",
+    max_forgetting: float = 0.03,
+) -> None:
+    """Serve a deployment from files, with the triage page, until a signal stops it.
+
+    Parameters
+    ----------
+    files : DeploymentFiles
+        Read at the start and at every reload.
+    settings : Settings
+        Limits, the address and the store.
+    ready : callable
+        Called with one line that says what is served and where.
+    known : KnownData or None, default=None
+        Labelled inputs from which the triage page can learn new classes.
+    learner : str, default="auto"
+        How the page learns; see `offmap.openworld.learn_classes`.
+    max_forgetting : float, default=0.03
+        By how much the accuracy on known classes may fall.
+    """
+    from offmap.service.triage.routes import create_triage_router
+    from offmap.service.triage.triage import Triage
+
+    bound = bind_socket(settings)
+    service = Service(files.load(), settings, files.load)
+    triage = Triage(service, known, max_forgetting, learner)
+    place = "PostgreSQL" if is_url(settings.store) else settings.store  # a URL may hold a password
+
+    def announce(url: str) -> None:
+        ready(f"{service.deployment.detector.chosen} on {url}, unknown inputs in {place}")
+
+    serve(service, bound, announce, [create_triage_router(triage)])
 
 
 def serve(
@@ -153,26 +222,25 @@ def serve(
     bound: socket.socket,
     ready: Callable[[str], None] = lambda url: None,
     routers: Iterable[APIRouter] = (),
-    public: Iterable[str] = (),
 ) -> None:
-    """Answer requests until a signal ends it; SIGHUP reads the guard anew.
+    """Serve until a signal stops it; SIGHUP reloads the deployment.
 
     Parameters
     ----------
-    service
+    service : Service
         Closed at the end, after all accepted requests were answered.
-    bound
-        From `bind`.
-    ready
+    bound : socket
+        From `bind_socket`.
+    ready : callable, optional
         Called with the URL once requests are answered.
-    routers, public
-        See `create_app`.
+    routers : iterable of APIRouter, default=()
+        Further endpoints; see `create_app`.
     """
     settings = service.settings
     limits = {"header_seconds": settings.header_seconds, "answer_seconds": settings.answer_seconds}
-    protocol = type("LimitedProtocol", (Protocol,), limits)
+    protocol = type("LimitedProtocol", (HttpProtocol,), limits)
     config = uvicorn.Config(
-        _announcing(create_app(service, routers, public), lambda: ready(address(bound))),
+        _announce(create_app(service, routers), lambda: ready(format_url(bound))),
         http=protocol,
         ws="none",
         loop="asyncio",
@@ -187,30 +255,30 @@ def serve(
     )
     server = uvicorn.Server(config)
     try:
-        with _signals(service, server):
+        with _handle_signals(service, server):
             server.run(sockets=[bound])
     finally:
         service.close()
         bound.close()
 
 
-def _announcing(app: FastAPI, ready: Callable[[], None]) -> Any:
-    """The application, which says that it is ready when it is."""
+def _announce(app: FastAPI, ready: Callable[[], None]) -> Any:
+    """Wrap the application so that `ready` is called once it has started."""
 
-    async def announced(scope: Any, receive: Any, send: Any) -> None:
-        async def told(message: Any) -> None:
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+        async def send_and_call(message: Any) -> None:
             await send(message)
             if message["type"] == "lifespan.startup.complete":
                 asyncio.get_running_loop().call_soon(ready)
 
-        await app(scope, receive, told if scope["type"] == "lifespan" else send)
+        await app(scope, receive, send_and_call if scope["type"] == "lifespan" else send)
 
-    return announced
+    return wrapped
 
 
 @contextmanager
-def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
-    """SIGHUP reads the guard anew; SIGTERM and SIGINT, which uvicorn raises again after an orderly end, are no news."""
+def _handle_signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
+    """Reload on SIGHUP, stop on SIGTERM and SIGINT, which uvicorn raises again after an orderly shutdown."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,84 +1,73 @@
-"""`Service`: a guard, its network and a pile, behind threads. What the web application and the page hold on to."""
+"""`Service`: a deployment and a store of unknown inputs behind two threads, without HTTP."""
 
 from __future__ import annotations
 
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
-from offmap.activations import as_array
-from offmap.detection import Detector
 from offmap.errors import InputError, StoreError
-from offmap.network import Network
-from offmap.service.deployed import Deployed, Kind, checked_names
+from offmap.service.deployment import Deployment
 from offmap.service.monitoring import ServiceMetrics
 from offmap.service.request_errors import RequestError
-from offmap.service.scoring import Job, Result, Scoring
+from offmap.service.requests import Result, ScoringRequest
+from offmap.service.scoring import Scoring
 from offmap.service.settings import Settings
-from offmap.service.stores import FolderLock, open_pile
-from offmap.typing import Array
+from offmap.service.stores import FolderLock, open_unknown_store
 
-Loaded = tuple[Detector, Network | None, Sequence[str] | None]
 _log = logging.getLogger(__name__)
 
 
 class Service:
-    """Scores inputs, keeps the unknown ones, and can be given another guard while it runs.
+    """Score inputs, store the unknown ones, and replace the deployment while running.
 
     Parameters
     ----------
-    guard
-        Fitted and calibrated.
-    network
-        Runs inputs; without it only features can be scored.
-    class_names
-        One per class; `None` when classes are known by their index only.
-    settings
+    deployment : Deployment
+        What answers first.
+    settings : Settings or None, default=None
         Limits, and where the store is.
-    load
-        Reads guard, network and class names anew from where they came from; for `reload`.
+    load : callable or None, default=None
+        Reads the deployment again from where it came from; used by `reload`.
 
     Examples
     --------
-    >>> import offmap, tempfile
+    >>> import numpy as np, offmap, tempfile
     >>> known = offmap.Activations(np.random.default_rng(0).normal(3, size=(200, 2)), head=offmap.Head(np.eye(2)))
     >>> guard = offmap.detector("energy").fit(known[:100]).calibrate(known[100:])
-    >>> with Service(guard, settings=Settings(store=tempfile.mkdtemp())) as service:
+    >>> with Service(Deployment(guard), Settings(store=tempfile.mkdtemp())) as service:
     ...     (result,) = service.score(features=[[-9.0, -9.0]])
-    ...     result["known"], [item.id for item in service.pile.page(10).items] == [result["id"]]
+    ...     result["known"], [item.id for item in service.unknowns.read_page(10).items] == [result["id"]]
     (False, True)
     """
 
     def __init__(
         self,
-        guard: Detector,
-        network: Network | None = None,
-        class_names: Sequence[str] | None = None,
+        deployment: Deployment,
         settings: Settings | None = None,
-        load: Callable[[], Loaded] | None = None,
+        load: Callable[[], Deployment] | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        self.deployed = Deployed(guard, network, checked_names(class_names))
+        self.deployment = deployment
+        self.deployed_at = time.time()
         self.store_dir: Path = self.settings.store_dir
         self._load = load
-        self._swapping = threading.Lock()
+        self._deploying = threading.Lock()
         self._closed = False
         self._folder_lock = FolderLock(self.store_dir)
         try:
-            self.pile = open_pile(self.settings.store, self.settings.bounds)
+            self.unknowns = open_unknown_store(self.settings.store, self.settings.store_limits)
         except BaseException:
             self._folder_lock.release()
             raise
-        self.watch = ServiceMetrics(self.deployed, self.settings.drift_alpha)
-        self.scoring = Scoring(
-            self.pile, self.settings.max_batch, self.settings.max_waiting, self.watch.seen, self.watch.count_dropped
-        )
+        self.metrics = ServiceMetrics(deployment, self.settings.drift_alpha)
+        limits = self.settings.max_batch, self.settings.max_waiting
+        self.scoring = Scoring(self.unknowns, *limits, self.metrics.record, self.metrics.record_dropped)
 
     def __enter__(self) -> Self:
         return self
@@ -86,162 +75,129 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def guard(self) -> Detector:
-        """The guard in service."""
-        return self.deployed.guard
-
-    @property
-    def network(self) -> Network | None:
-        """The network in service. Its runs are not thread-safe and belong to the scoring thread: copy it to use it."""
-        return self.deployed.network
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """The names of its classes."""
-        return self.deployed.class_names
-
-    def submit(
-        self,
-        kind: Kind,
-        rows: Any,
-        contents: Sequence[bytes] | None = None,
-        content_type: str | None = None,
-        references: Sequence[str] | None = None,
-    ) -> Future[list[Result]]:
-        """Check rows and queue them for scoring; the future gives one result per row.
+    def submit(self, request: ScoringRequest) -> Future[list[Result]]:
+        """Check a request and queue it for scoring.
 
         Parameters
         ----------
-        kind
-            ``"features"`` or ``"inputs"``.
-        rows
-            One row per input.
-        contents, content_type
-            The inputs as they came (pictures), to be kept instead of the rows.
-        references
-            One text per row, kept with unknown inputs.
+        request : ScoringRequest
+            For example from `offmap.service.parsing.parse_request`.
+
+        Returns
+        -------
+        Future
+            Gives one result per row; unknown inputs are stored by then.
+
+        Raises
+        ------
+        RequestError, InputError
+            If the request cannot be scored, with one sentence that says why.
         """
-        deployed = self.deployed
-        checked = self._checked(deployed, kind, rows)
-        for name, given in (("references", references), ("contents", contents)):
-            if given is not None and len(given) != len(checked):
-                raise InputError(f"{len(given)} {name} for {len(checked)} rows; give one per row")
-        return self.scoring.submit(Job(deployed, kind, checked, contents, content_type, references))
+        return self.scoring.submit(request.validate(self.deployment, self.settings))
 
     def score(self, features: Any = None, inputs: Any = None, references: Sequence[str] | None = None) -> list[Result]:
-        """Score features or inputs and wait for the results; unknown ones are on the pile by then."""
+        """Score features or inputs and wait for the results.
+
+        Parameters
+        ----------
+        features, inputs : array-like
+            One row per input; give one of the two.
+        references : sequence of str or None, default=None
+            Your own name for each row, stored with unknown inputs.
+
+        Returns
+        -------
+        list of dict
+            One result per row; unknown inputs are stored by then.
+        """
         if (features is None) == (inputs is None):
             raise InputError("score: give features or inputs, one of them")
-        kind: Kind = "features" if inputs is None else "inputs"
-        return self.submit(kind, features if inputs is None else inputs, references=references).result()
+        if inputs is None:
+            return self.submit(ScoringRequest("features", features, references=references)).result()
+        return self.submit(ScoringRequest("inputs", inputs, references=references)).result()
 
-    def swap(self, guard: Detector, network: Network | None = None, class_names: Sequence[str] | None = None) -> str:
-        """Put another guard in service. What was accepted before is answered by the old one; nothing is lost.
+    def deploy(self, deployment: Deployment) -> str:
+        """Put another deployment in service; requests accepted before are answered by the old one.
+
+        Parameters
+        ----------
+        deployment : Deployment
+            Its network is run by the scoring thread only: pass a copy of one that is used elsewhere.
 
         Returns
         -------
         str
-            The version of the new guard.
+            The version of the new deployment.
         """
-        deployed = Deployed(guard, network, checked_names(class_names))
-        with self._swapping:
-            self.watch.start(deployed)
-            self.deployed = deployed
-        self.watch.reloads.labels("done").inc()
-        _log.info("guard %s in service: %s", deployed.version, guard.chosen)
-        return deployed.version
+        with self._deploying:
+            self.metrics.start(deployment)
+            self.deployment, self.deployed_at = deployment, time.time()
+        self.metrics.reloads.labels("done").inc()
+        _log.info("guard %s in service: %s", deployment.version, deployment.detector.chosen)
+        return deployment.version
 
     def reload(self) -> str:
-        """Read the guard anew from the file it came from; when that fails, the old one stays.
+        """Read the deployment again from its files; when that fails, the old one stays.
 
         Returns
         -------
         str
-            The version of the guard now in service.
+            The version of the deployment now in service.
         """
         if self._load is None:
             raise RequestError(409, "this guard was not read from a file, so it cannot be read again")
         try:
-            return self.swap(*self._load())
+            return self.deploy(self._load())
         except Exception:
-            self.watch.reloads.labels("failed").inc()
+            self.metrics.reloads.labels("failed").inc()
             raise
 
-    def unready(self) -> str | None:
-        """Why requests cannot be answered now; `None` when they can."""
+    def describe(self) -> dict[str, Any]:
+        """Describe the deployment in service, as ``GET /v1/guard`` does."""
+        deployment = self.deployment
+        calibration, names = deployment.calibration, deployment.class_names
+        by_class = calibration.thresholds() if calibration.classes is not None else None
+        return {
+            "detector": deployment.detector.chosen,
+            "version": deployment.version,
+            "since": self.deployed_at,
+            "tpr": calibration.tpr,
+            "threshold": calibration.threshold if by_class is None else None,
+            "thresholds": None
+            if by_class is None
+            else {str(deployment.class_label(k)): t for k, t in by_class.items()},
+            "calibrated_on": len(calibration.scores),
+            "classes": deployment.detector.n_classes,
+            "class_names": None if names is None else list(names),
+            "features": deployment.width,
+            "takes_inputs": deployment.network is not None,
+        }
+
+    def summarize(self) -> dict[str, Any]:
+        """Return the main figures since this deployment is in service, as ``GET /v1/stats`` does."""
+        return self.metrics.summarize() | {"pile": self.unknowns.count_by_status()}
+
+    def readiness_error(self) -> str | None:
+        """Return why requests cannot be answered now; `None` when they can."""
         if self._closed or not self.scoring.alive:
             return "the service is stopping"
         if self.scoring.write_error is not None:
             return "unknown inputs could not be stored at the last try"
         return None
 
-    def metrics(self) -> bytes:
-        """The text that Prometheus reads."""
+    def render_metrics(self) -> bytes:
+        """Render the metrics in the text format of Prometheus."""
         try:
-            totals: tuple[float, float] = self.pile.totals()
+            totals: tuple[float, float] = self.unknowns.read_totals()
         except StoreError:
             totals = (math.nan, math.nan)  # the other figures matter most when the store is gone
-        return self.watch.exposition(*totals, self.scoring.waiting_rows)
+        return self.metrics.render(*totals, self.scoring.waiting_rows)
 
     def close(self) -> None:
-        """Answer what was accepted, then close the pile and give the folder back."""
+        """Answer accepted requests, then close the store and release the folder."""
         if self._closed:
             return
         self._closed = True
         self.scoring.close()
-        self.pile.close()
+        self.unknowns.close()
         self._folder_lock.release()
-
-    def _checked(self, deployed: Deployed, kind: Kind, given: Any) -> Array:
-        rows = as_array(given, kind)
-        if rows.ndim == 0 or len(rows) == 0:
-            raise RequestError(400, f"{kind}: the batch is empty; send at least one row")
-        if len(rows) > self.settings.max_rows:
-            raise RequestError(413, f"{len(rows)} rows, the limit is {self.settings.max_rows}; send them in parts")
-        if rows.dtype.kind not in "fiu":
-            raise InputError(f"{kind}: numbers are needed, not {rows.dtype}")
-        if kind == "features":
-            return _finite(_features(rows, deployed), "features")
-        if deployed.network is None:
-            raise InputError("inputs: this service has no network; send features, or start it with --model")
-        return _finite(self._inputs(rows), "inputs")
-
-    def _inputs(self, rows: Array) -> Array:
-        wanted, dtype = self.settings.input_shape, np.dtype(self.settings.input_dtype)
-        if wanted is not None and rows.shape[1:] != wanted:
-            raise InputError(f"inputs of shape {_times(rows.shape[1:])}; the network takes {_times(wanted)}")
-        if rows.ndim < 2 or 0 in rows.shape:
-            raise InputError(f"inputs of shape {_times(rows.shape)}: rows of numbers are needed")
-        if dtype.kind in "iu" and rows.dtype.kind == "f":
-            raise InputError(f"inputs: the network reads whole numbers, not {rows.dtype}")
-        if dtype.kind in "iu" and not (np.iinfo(dtype).min <= rows.min() and rows.max() <= np.iinfo(dtype).max):
-            raise InputError(f"inputs: numbers beyond {dtype}")
-        return _cast(rows, dtype)
-
-
-def _features(rows: Array, deployed: Deployed) -> Array:
-    if rows.ndim != 2 or rows.shape[1] == 0:
-        raise InputError(f"features of shape {_times(rows.shape)}: two dimensions are needed, rows × features")
-    if deployed.width is not None and rows.shape[1] != deployed.width:
-        raise InputError(f"{rows.shape[1]} features per row; the guard reads {deployed.width}")
-    if deployed.requirements.extras:
-        raise InputError(f"the guard reads {deployed.requirements.describe()}; send inputs, not features")
-    return _cast(rows, np.dtype(np.float32))
-
-
-def _cast(rows: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused as such
-        return np.ascontiguousarray(rows, dtype=dtype)
-
-
-def _finite(rows: Array, name: str) -> Array:
-    if rows.dtype.kind == "f":
-        bad = ~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)
-        if bad.any():
-            raise InputError(f"{name}: row {int(np.argmax(bad))} holds NaN or infinity; only finite numbers are scored")
-    return rows
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "()"

@@ -1,4 +1,4 @@
-"""Every setting of the service: from the environment (``OFFMAP_…``), the command line, or Python."""
+"""Settings of the service: from the environment (``OFFMAP_…``), the command line, or Python."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from offmap.errors import InputError
 from offmap.service.stores import is_url
-from offmap.service.unknowns import Bounds
+from offmap.service.unknowns import StoreLimits
 
 MIB = 2**20
-_FEWEST_CHARACTERS = 16
+_MIN_TOKEN_LENGTH = 16
 
 
 class Settings(BaseSettings):
-    """How the service listens, what it takes, and how much it keeps.
+    """How the service listens, what it accepts, and how much it stores.
+
+    Every field can be set by a variable of the environment: ``OFFMAP_PORT`` for `port`. The fields are described in
+    the table of the guide *Serve a guard*.
 
     Examples
     --------
@@ -31,12 +34,14 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
-    store: str = Field(default="offmap-store", description="A folder, or postgresql://… for the pile.")
+    store: str = Field(
+        default="offmap-store", description="Where unknown inputs are kept: a folder, or postgresql://…."
+    )
     folder: Path | None = Field(default=None, description="With a URL as store: the folder for everything else.")
 
-    token: SecretStr | None = Field(default=None, description="What clients must show. Never on the command line.")
+    token: SecretStr | None = Field(default=None, description="The token of clients. Never on the command line.")
     token_file: Path | None = Field(default=None, description="A file with the token.")
-    no_auth: bool = Field(default=False, description="Listen beyond this machine without a token all the same.")
+    no_auth: bool = Field(default=False, description="Listen beyond this machine without a token.")
     rate: float | None = Field(
         default=None,
         ge=0,
@@ -45,16 +50,14 @@ class Settings(BaseSettings):
 
     max_body: int = Field(default=32 * MIB, ge=1, description="Bytes in one request.")
     max_rows: int = Field(default=4096, ge=1, description="Inputs in one request.")
-    max_pixels: int = Field(default=16_000_000, ge=1, description="Pixels of all pictures in one request.")
-    max_requests: int = Field(default=512, ge=1, description="Requests handled at a time; more are asked to come back.")
-    max_waiting: int = Field(
-        default=16384, ge=1, description="Inputs waiting to be scored; more are asked to come back."
-    )
+    max_pixels: int = Field(default=16_000_000, ge=1, description="Pixels of all images in one request.")
+    max_requests: int = Field(default=512, ge=1, description="Requests handled at a time; more are answered 503.")
+    max_waiting: int = Field(default=16384, ge=1, description="Inputs waiting to be scored; more are answered 503.")
     max_memory: int = Field(default=256 * MIB, ge=1, description="Bytes of all bodies held at a time.")
     max_batch: int = Field(default=128, ge=1, description="Inputs scored at a time.")
 
     header_seconds: float = Field(
-        default=10.0, gt=0, description="How long a client may take to send a request's head."
+        default=10.0, gt=0, description="How long a client may take to send a request's headers."
     )
     body_seconds: float = Field(default=30.0, gt=0, description="How long it may take to send the body.")
     answer_seconds: float = Field(default=30.0, gt=0, description="How long it may take to read an answer.")
@@ -63,24 +66,26 @@ class Settings(BaseSettings):
         default=30, ge=1, description="How long accepted requests may take after a stop signal."
     )
 
-    pile_items: int = Field(default=100_000, ge=1, description="Unknown inputs kept; the oldest go first.")
-    pile_bytes: int = Field(default=1024 * MIB, ge=1, description="Bytes of unknown inputs kept, roughly.")
+    pile_items: int = Field(default=100_000, ge=1, description="Unknown inputs kept; the oldest are dropped first.")
+    pile_bytes: int = Field(default=1024 * MIB, ge=1, description="Approximate bytes of unknown inputs kept.")
     pile_days: float = Field(default=90.0, gt=0, description="Days an unknown input is kept.")
     drift_alpha: float = Field(
-        default=0.01, gt=0, lt=1, description="The chance that drift is ever reported without drift."
+        default=0.01, gt=0, lt=1, description="The probability that drift is ever reported without drift."
     )
 
     input_shape: tuple[int, ...] | None = Field(
         default=None, description="The shape of one input, such as [3, 32, 32]."
     )
-    input_dtype: Literal["float32", "int64", "uint8"] = Field(default="float32", description="What the network reads.")
-    image_size: int | None = Field(default=None, ge=1, description="Bring pictures to this many pixels a side.")
-    gray: bool = Field(default=False, description="Read one channel of pictures, not three.")
+    input_dtype: Literal["float32", "int64", "uint8"] = Field(
+        default="float32", description="The type of numbers that the network reads."
+    )
+    image_size: int | None = Field(default=None, ge=1, description="Resize and crop images to this many pixels a side.")
+    gray: bool = Field(default=False, description="Read one channel of images, not three.")
     mean: tuple[float, ...] = Field(default=(0.0,), description="Subtracted from pixels in [0, 1].")
-    std: tuple[float, ...] = Field(default=(1.0,), description="Then divided by.")
+    std: tuple[float, ...] = Field(default=(1.0,), description="Divided by, after the mean was subtracted.")
 
     @model_validator(mode="after")
-    def _checked(self) -> Self:
+    def _check_scaling(self) -> Self:
         channels = 1 if self.gray else 3
         for name, numbers in (("mean", self.mean), ("std", self.std)):
             if len(numbers) not in (1, channels):
@@ -101,29 +106,39 @@ class Settings(BaseSettings):
 
     @property
     def requests_per_second(self) -> float | None:
-        """The limit of requests per address; `None` for none."""
+        """The limit of requests per second and address; `None` for none."""
         if self.rate is None:
             return None if self.is_loopback else 100.0
         return self.rate or None
 
     @property
-    def bounds(self) -> Bounds:
-        """How much the pile keeps."""
-        return Bounds(self.pile_items, self.pile_bytes, self.pile_days * 86400.0)
+    def store_limits(self) -> StoreLimits:
+        """The limits of the store of unknown inputs."""
+        return StoreLimits(self.pile_items, self.pile_bytes, self.pile_days * 86400.0)
 
     @property
     def store_dir(self) -> Path:
-        """The folder that the service has for itself."""
+        """The folder of this service: its lock, the journal, proposals and learned versions."""
         if is_url(self.store):
             return self.folder or Path("offmap-store")
         return Path(self.store)
 
-    def secret(self) -> str | None:
-        """The token, from the environment or its file; refused when it can be guessed.
+    def read_token(self) -> str | None:
+        """Read the token from its file or the environment.
+
+        Returns
+        -------
+        str or None
+            `None` when no token is set.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read, or the token is too short.
 
         Examples
         --------
-        >>> Settings(token="short").secret()
+        >>> Settings(token="short").read_token()
         Traceback (most recent call last):
         offmap.errors.InputError: the token has 5 characters; at least 16 are needed, such as from: openssl rand -hex 32
         """
@@ -136,28 +151,43 @@ class Settings(BaseSettings):
             text = self.token.get_secret_value().strip()
         else:
             return None
-        if len(text) < _FEWEST_CHARACTERS or not text.isascii() or not text.isprintable():
+        if len(text) < _MIN_TOKEN_LENGTH or not text.isascii() or not text.isprintable():
             raise InputError(
-                f"the token has {len(text)} characters; at least {_FEWEST_CHARACTERS} are needed, "
+                f"the token has {len(text)} characters; at least {_MIN_TOKEN_LENGTH} are needed, "
                 "such as from: openssl rand -hex 32"
             )
         return text
 
     def check_exposure(self) -> None:
-        """Refuse to listen beyond this machine without a token, unless that was asked for in so many words."""
-        if not self.is_loopback and self.secret() is None and not self.no_auth:
+        """Raise an error when others could connect without a token, unless `no_auth` is set."""
+        if not self.is_loopback and self.read_token() is None and not self.no_auth:
             raise InputError(
                 f"--host {self.host}: others could connect, so a token is needed; set OFFMAP_TOKEN or "
                 "--token-file, or say --no-auth"
             )
 
 
-def settings(**given: object) -> Settings:
-    """Settings from the environment, with those given (and not `None`) in their place; errors in one sentence.
+def load_settings(**given: object) -> Settings:
+    """Load settings from the environment.
+
+    Parameters
+    ----------
+    **given : object
+        Values that replace those of the environment; `None` does not.
+
+    Returns
+    -------
+    Settings
+        All settings.
+
+    Raises
+    ------
+    InputError
+        If a value is not allowed.
 
     Examples
     --------
-    >>> settings(port=1 << 20)
+    >>> load_settings(port=1 << 20)
     Traceback (most recent call last):
     offmap.errors.InputError: port=1048576: Input should be less than or equal to 65535
     """

@@ -1,4 +1,4 @@
-"""Where a pile is kept: a folder with a SQLite file, or a PostgreSQL database; and the lock on a service's folder."""
+"""Databases for `UnknownStore` (a SQLite file in a folder, or PostgreSQL), and the lock on a service's folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from offmap.errors import StoreError
-from offmap.service.unknowns import Bounds, UnknownStore
+from offmap.errors import DependencyError, StoreError
+from offmap.service.unknowns import Session, StoreLimits, UnknownStore
 
 FORMAT = 1
 FILE = "pile.sqlite"
 _BUSY_SECONDS = 30.0
+_CREATE_LOCK = 0x6F66666D6170  # advisory lock of PostgreSQL: two services may create the tables at the same time
 _COLUMNS = (
     "id TEXT NOT NULL UNIQUE, time {real} NOT NULL, score {real} NOT NULL, p_value {real} NOT NULL, "
     "class TEXT NOT NULL, guard TEXT NOT NULL, status TEXT NOT NULL, reference TEXT, content_type TEXT, "
@@ -27,7 +28,17 @@ _INDEX = "CREATE INDEX IF NOT EXISTS unknown_by_status ON unknown (status, seq)"
 
 
 def is_url(store: str | os.PathLike[str]) -> bool:
-    """Whether a store is named by a URL of PostgreSQL rather than by a folder.
+    """Tell whether a store is named by a URL of PostgreSQL rather than by a folder.
+
+    Parameters
+    ----------
+    store : str or path
+        As given to ``--store``.
+
+    Returns
+    -------
+    bool
+        `True` for ``postgresql://…`` and ``postgres://…``.
 
     Examples
     --------
@@ -37,62 +48,66 @@ def is_url(store: str | os.PathLike[str]) -> bool:
     return str(store).startswith(("postgresql://", "postgres://"))
 
 
-def open_pile(store: str | os.PathLike[str], bounds: Bounds | None = None) -> UnknownStore:
-    """The pile in a folder, or in a PostgreSQL database given by URL; made when there is none.
+def open_unknown_store(store: str | os.PathLike[str], limits: StoreLimits | None = None) -> UnknownStore:
+    """Open the store of unknown inputs in a folder or a PostgreSQL database, and create it if needed.
+
+    Parameters
+    ----------
+    store : str or path
+        A folder, or a URL such as ``"postgresql://user@host/database"``.
+    limits : StoreLimits or None, default=None
+        How much is kept.
+
+    Returns
+    -------
+    UnknownStore
+        Close it after use.
+
+    Raises
+    ------
+    StoreError
+        If the folder or database cannot be used, or holds a store of another format.
 
     Examples
     --------
     >>> import tempfile
-    >>> open_pile(tempfile.mkdtemp()).totals()
+    >>> open_unknown_store(tempfile.mkdtemp()).read_totals()
     (0, 0)
     """
-    if is_url(store):
-        from offmap.service.postgres import Postgres
-
-        return UnknownStore(Postgres(str(store)), bounds)
-    return UnknownStore(Sqlite(Path(store) / FILE), bounds)
+    database = PostgresDatabase(str(store)) if is_url(store) else SqliteDatabase(Path(store) / FILE)
+    return UnknownStore(database, limits)
 
 
-class Sqlite:
+class SqliteDatabase:
     """A SQLite file in WAL mode; a commit waits for the disk (``synchronous=FULL``).
 
     Parameters
     ----------
-    file
-        Made when it does not exist, with its folder.
+    file : Path
+        Created with its folder when it does not exist.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
         try:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is unknown may be private
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # unknown inputs may be private
         except OSError as error:
             raise StoreError(f"{file.parent}: the store's folder cannot be made ({error.strerror})") from error
         self._lock = threading.Lock()
-        with _failing(file):
+        with self._translate_errors():
             self._writer = self._connect()
         try:
-            with self.writing() as session:
-                create_tables(session, "seq INTEGER PRIMARY KEY AUTOINCREMENT", real="REAL", blob="BLOB")
-                check_format(session, str(file))
+            with self.transaction() as session:
+                _create_tables(session, "seq INTEGER PRIMARY KEY AUTOINCREMENT", real="REAL", blob="BLOB")
+                _check_format(session, str(file))
         except BaseException:
             self._writer.close()
             raise
 
-    def _connect(self) -> sqlite3.Connection:
-        made = sqlite3.connect(self.file, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            made.execute("PRAGMA journal_mode = WAL")
-            made.execute("PRAGMA synchronous = FULL")
-        except BaseException:
-            made.close()
-            raise
-        return made
-
     @contextmanager
-    def writing(self) -> Iterator[_SqliteSession]:
-        """One transaction at a time; see `Database`."""
-        with self._lock, _failing(self.file):
+    def transaction(self) -> Iterator[_SqliteSession]:
+        """Open a transaction, one at a time; see `Database`."""
+        with self._lock, self._translate_errors():
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield _SqliteSession(self._writer)
@@ -103,15 +118,32 @@ class Sqlite:
                 raise
 
     @contextmanager
-    def reading(self) -> Iterator[_SqliteSession]:
-        """A connection of its own, so that readers neither wait for the writer nor for one another."""
-        with _failing(self.file), closing(self._connect()) as connection:
+    def snapshot(self) -> Iterator[_SqliteSession]:
+        """Open a connection for reading, so that readers wait neither for the writer nor for one another."""
+        with self._translate_errors(), closing(self._connect()) as connection:
             yield _SqliteSession(connection)
 
     def close(self) -> None:
-        """Close the file; SQLite then folds its log into it."""
+        """Close the file; SQLite then merges its log into it."""
         with self._lock:
             self._writer.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.file, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.file}: the unknown inputs cannot be read or written ({error})") from error
 
 
 class _SqliteSession:
@@ -125,16 +157,89 @@ class _SqliteSession:
         self._connection.executemany(sql, rows)
 
 
-@contextmanager
-def _failing(file: Path) -> Iterator[None]:
+class PostgresDatabase:
+    """A PostgreSQL database, which several services may share.
+
+    One connection is for writing, opened again after a failure; each snapshot has its own.
+
+    Parameters
+    ----------
+    url : str
+        What psycopg connects to, such as ``"postgresql://user@host/database"``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._psycopg = _import_psycopg()
+        self._url = url
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        with self.transaction() as session:
+            session.execute("SELECT 1 FROM pg_advisory_xact_lock(?)", [_CREATE_LOCK])
+            key = "seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+            _create_tables(session, key, real="DOUBLE PRECISION", blob="BYTEA")
+            _check_format(session, "the database")
+
+    @contextmanager
+    def transaction(self) -> Iterator[_PostgresSession]:
+        """Open a transaction, one at a time; see `Database`."""
+        with self._lock, self._translate_errors():
+            if self._connection is None or self._connection.closed:
+                self._connection = self._psycopg.connect(self._url)
+                self._connection.execute("SET synchronous_commit = on")
+                self._connection.commit()
+            try:
+                with self._connection.transaction():
+                    yield _PostgresSession(self._connection)
+            except self._psycopg.OperationalError:
+                self._connection.close()
+                raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[_PostgresSession]:
+        """Open a connection for reading, so that reading never waits for writing."""
+        with self._translate_errors(), self._psycopg.connect(self._url) as connection:
+            connection.read_only = True
+            yield _PostgresSession(connection)
+
+    def close(self) -> None:
+        """Close the connection for writing."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._psycopg.Error as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise StoreError(f"the database of unknown inputs cannot be read or written ({reason})") from error
+
+
+class _PostgresSession:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        cursor = self._connection.execute(sql.replace("?", "%s"), values, binary=True)
+        return cursor.fetchall() if cursor.description is not None else []
+
+    def insert(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.executemany(sql.replace("?", "%s"), rows)
+
+
+def _import_psycopg() -> Any:
     try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreError(f"{file}: the pile cannot be read or written ({error})") from error
+        import psycopg
+    except ImportError as error:
+        raise DependencyError(
+            "a store in PostgreSQL needs psycopg, which is not installed: pip install 'offmap[pg]'"
+        ) from error
+    return psycopg
 
 
-def create_tables(session: Any, key: str, **types: str) -> None:
-    """Make the tables that are not there yet."""
+def _create_tables(session: Session, key: str, **types: str) -> None:
     session.execute(f"CREATE TABLE IF NOT EXISTS unknown ({key}, {_COLUMNS.format(**types)})")
     session.execute(_INDEX)
     session.execute(_TOTAL)
@@ -142,15 +247,24 @@ def create_tables(session: Any, key: str, **types: str) -> None:
         session.insert("INSERT INTO total VALUES (?, 0, 0)", [[FORMAT]])
 
 
-def check_format(session: Any, name: str) -> None:
-    """Refuse a pile that another version of offmap laid out in another way."""
+def _check_format(session: Session, name: str) -> None:
     found = session.execute("SELECT format FROM total")[0][0]
     if found != FORMAT:
-        raise StoreError(f"{name}: a pile of format {found}, this version of offmap reads format {FORMAT}")
+        raise StoreError(f"{name}: unknown inputs of format {found}; this version of offmap reads format {FORMAT}")
 
 
 class FolderLock:
-    """Keeps a folder for one service at a time; the system lets go when the process ends, however it ends.
+    """Reserve a folder for one service at a time; the system releases it when the process ends.
+
+    Parameters
+    ----------
+    folder : Path
+        Created when it does not exist.
+
+    Raises
+    ------
+    StoreError
+        If another service holds the folder, or it cannot be used.
 
     Examples
     --------
@@ -178,5 +292,5 @@ class FolderLock:
             ) from None
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the folder."""
         os.close(self._file)

@@ -1,7 +1,8 @@
-"""The pile: every input that was answered as unknown, kept durably until someone has looked at it.
+"""A durable, bounded store of the inputs that were answered as unknown.
 
-One class holds the rules, on any SQL database behind `Database`: SQLite by default, PostgreSQL by URL. What `add` has
-returned from is on disk. Reading is done in pages and blocks, so that memory stays bounded however large the pile is.
+`UnknownStore` holds the rules and runs on any SQL database behind `Database`: SQLite by default, PostgreSQL by URL.
+Items are on disk once `UnknownStore.add` has returned. Reading is done in pages and blocks, so that memory stays
+bounded however large the store is.
 """
 
 from __future__ import annotations
@@ -32,7 +33,17 @@ _SMALL = "seq, id, time, score, p_value, class, guard, status, reference, conten
 
 
 def new_ids(n: int) -> list[str]:
-    """`n` ids that no other process makes: 48 bits of time, so that they sort roughly by age, and 80 random bits.
+    """Make `n` unique ids: 48 bits of time, so that they sort roughly by age, and 80 random bits.
+
+    Parameters
+    ----------
+    n : int
+        Number of ids.
+
+    Returns
+    -------
+    list of str
+        Hexadecimal texts of 32 characters.
 
     Examples
     --------
@@ -46,29 +57,33 @@ def new_ids(n: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """One input on the pile.
+class UnknownInput:
+    """One unknown input with its verdict.
 
     Parameters
     ----------
-    id
-        As it was answered to the client.
-    time
-        Seconds since 1970.
-    score, p_value, predicted
-        The guard's verdict; `predicted` is the nearest known class, a name or an index, `None` without a head.
-    guard
-        The version of the guard that said so (`Deployed.version`): features of other versions may not compare.
-    features
-        What the network says about it, `None` when it was not kept.
-    content, content_type
-        The input itself: a picture as it was sent, or an array as ``.npy``; `None` when only features came.
-    reference
-        What the client calls the input. It is text, and never opened.
-    status
+    id : str
+        The id that the client was given.
+    time : float
+        When it was scored, in seconds since 1970.
+    score, p_value : float
+        The detector's verdict.
+    predicted : str, int or None, default=None
+        The nearest known class, a name or an index; `None` without a classification head.
+    guard : str, default=""
+        The version of the deployment that scored it. Features of different versions may not be comparable.
+    features : ndarray or None, default=None
+        The network's features; `None` when there are none.
+    content : bytes or None, default=None
+        The input itself: an image as it was sent, or an array as ``.npy``; `None` when only features were sent.
+    content_type : str or None, default=None
+        The media type of `content`.
+    reference : str or None, default=None
+        The client's own name for the input. It is text, and never opened.
+    status : str, default="open"
         ``"open"``, ``"resolved"`` or ``"discarded"``.
-    seq
-        Its place on the pile, growing; given by the pile.
+    seq : int, default=0
+        Its position in the store, growing; assigned by the store.
     """
 
     id: str
@@ -86,14 +101,24 @@ class Unknown:
 
     @property
     def bytes(self) -> int:
-        """Roughly what it takes on disk."""
+        """Approximate size on disk."""
         features = 0 if self.features is None else 4 * self.features.size
         return 200 + features + len(self.content or b"") + len(self.reference or "")
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """How much is kept: so many items, so many bytes, so many seconds. The oldest go first."""
+class StoreLimits:
+    """Limits of a store; beyond them the oldest items are dropped.
+
+    Parameters
+    ----------
+    items : int, default=100_000
+        Number of items.
+    bytes : int, default=2**30
+        Approximate size of all items.
+    seconds : float, default=90 days
+        Age of an item.
+    """
 
     items: int = 100_000
     bytes: int = 2**30
@@ -102,9 +127,9 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Page:
-    """Some items in the order they came in, and where to go on: `None` at the end."""
+    """Items in the order of arrival, and the position to continue after (`None` at the end)."""
 
-    items: list[Unknown]
+    items: list[UnknownInput]
     next: int | None
 
 
@@ -112,7 +137,7 @@ class Session(Protocol):
     """An open transaction; ``?`` marks a parameter."""
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement and fetch what it gives."""
+        """Run a statement and fetch its rows."""
         ...
 
     def insert(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -121,58 +146,67 @@ class Session(Protocol):
 
 
 class Database(Protocol):
-    """What a pile needs of a database; failures come out as `StoreError`."""
+    """The interface between `UnknownStore` and a database; failures are raised as `StoreError`."""
 
-    def writing(self) -> AbstractContextManager[Session]:
-        """A transaction that is durable once the block is left, and void when an error leaves it."""
+    def transaction(self) -> AbstractContextManager[Session]:
+        """Open a transaction: durable once the block is left, rolled back when an error leaves it."""
         ...
 
-    def reading(self) -> AbstractContextManager[Session]:
-        """A consistent view of what is there; may be used from any thread."""
+    def snapshot(self) -> AbstractContextManager[Session]:
+        """Open a session for reading, from any thread."""
         ...
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close all connections."""
         ...
 
 
 class UnknownStore:
-    """Unknown inputs, bounded, in the order they came in.
+    """Unknown inputs in the order of arrival, within limits.
 
     Safe to use from several threads, and from several processes on one database.
 
     Parameters
     ----------
-    database
-        Where it is kept; see `offmap.service.open_pile`.
-    bounds
-        How much is kept.
+    database : Database
+        Where the items are kept.
+    limits : StoreLimits or None, default=None
+        How much is kept; the defaults of `StoreLimits` when `None`.
+
+    See Also
+    --------
+    offmap.service.open_unknown_store : Open the store of a folder or a database.
 
     Examples
     --------
     >>> import tempfile
-    >>> from offmap.service.stores import open_pile
-    >>> pile = open_pile(tempfile.mkdtemp())
-    >>> pile.add([Unknown("a", 1e10, -3.0, 0.01), Unknown("b", 1e10, -4.0, 0.02)])
+    >>> from offmap.service.stores import open_unknown_store
+    >>> store = open_unknown_store(tempfile.mkdtemp())
+    >>> store.add([UnknownInput("a", 1e10, -3.0, 0.01), UnknownInput("b", 1e10, -4.0, 0.02)])
     {}
-    >>> pile.mark(["a"], "resolved")
+    >>> store.set_status(["a"], "resolved")
     1
-    >>> [item.id for item in pile.page(limit=10, status="open").items], pile.counts()
+    >>> [item.id for item in store.read_page(limit=10, status="open").items], store.count_by_status()
     (['b'], {'open': 1, 'resolved': 1, 'discarded': 0})
-    >>> pile.close()
+    >>> store.close()
     """
 
-    def __init__(self, database: Database, bounds: Bounds | None = None) -> None:
+    def __init__(self, database: Database, limits: StoreLimits | None = None) -> None:
         self.database = database
-        self.bounds = bounds or Bounds()
+        self.limits = limits or StoreLimits()
 
-    def add(self, items: Sequence[Unknown]) -> dict[str, int]:
-        """Put items on the pile in one transaction. On return they are on disk; what was dropped for them is counted.
+    def add(self, items: Sequence[UnknownInput]) -> dict[str, int]:
+        """Add items in one transaction; on return they are on disk.
+
+        Parameters
+        ----------
+        items : sequence of UnknownInput
+            In the order of arrival.
 
         Returns
         -------
-        dict
-            How many old items were dropped, by reason: ``"size"`` and ``"age"``.
+        dict of str to int
+            The number of old items dropped to stay within the limits, by reason: ``"size"`` and ``"age"``.
         """
         if not items:
             return {}
@@ -181,9 +215,9 @@ class UnknownStore:
              i.content_type, i.bytes, None if i.features is None else i.features.astype("<f4").tobytes(), i.content)
             for i in items
         ]  # fmt: skip
-        with self.database.writing() as session:
-            # First, because the row's lock makes writers of other processes wait: then order of places is order of
-            # commits, and a reader that goes on after a place never passes over one that was still on its way.
+        with self.database.transaction() as session:
+            # First, because the row's lock makes writers of other processes wait: then the order of positions is the
+            # order of commits, and a reader that continues after a position never skips one not committed yet.
             self._count(session, len(items), sum(item.bytes for item in items))
             session.insert(
                 "INSERT INTO unknown (id, time, score, p_value, class, guard, status, reference, content_type, bytes, "
@@ -193,116 +227,126 @@ class UnknownStore:
             return self._trim(session)
 
     def trim(self) -> dict[str, int]:
-        """Drop what has become too old, and say how many were dropped."""
-        with self.database.writing() as session:
+        """Drop items that have become too old, and count them by reason."""
+        with self.database.transaction() as session:
             self._count(session, 0, 0)
             return self._trim(session)
 
-    def mark(self, ids: Sequence[str], status: str) -> int:
-        """Set the status of items; nothing is deleted, so it can be set back. Returns how many there were."""
+    def set_status(self, ids: Sequence[str], status: str) -> int:
+        """Set the status of items and return how many were found; nothing is deleted."""
         if status not in STATUSES:
             raise InputError(f"status {status!r}: choose one of {', '.join(STATUSES)}")
         found = 0
-        with self.database.writing() as session:
-            for part in _parts(ids):
-                marks = ", ".join("?" * len(part))
+        with self.database.transaction() as session:
+            for chunk in _chunks(ids):
+                marks = ", ".join("?" * len(chunk))
                 found += len(
                     session.execute(
-                        f"UPDATE unknown SET status = ? WHERE id IN ({marks}) RETURNING seq", [status, *part]
+                        f"UPDATE unknown SET status = ? WHERE id IN ({marks}) RETURNING seq", [status, *chunk]
                     )
                 )
         return found
 
-    def forget(self, ids: Sequence[str]) -> int:
-        """Delete items for good, as someone may have the right to ask. Returns how many there were."""
+    def delete(self, ids: Sequence[str]) -> int:
+        """Delete items permanently and return how many were found."""
         found = 0
-        with self.database.writing() as session:
+        with self.database.transaction() as session:
             self._count(session, 0, 0)
-            for part in _parts(ids):
-                marks = ", ".join("?" * len(part))
-                sizes = session.execute(f"DELETE FROM unknown WHERE id IN ({marks}) RETURNING bytes", part)
+            for chunk in _chunks(ids):
+                marks = ", ".join("?" * len(chunk))
+                sizes = session.execute(f"DELETE FROM unknown WHERE id IN ({marks}) RETURNING bytes", chunk)
                 self._count(session, -len(sizes), -sum(size for (size,) in sizes))
                 found += len(sizes)
         return found
 
-    def page(self, limit: int, after: int = 0, status: str | None = None) -> Page:
-        """At most `limit` items behind the place `after`, without features and contents.
+    def read_page(self, limit: int, after: int = 0, status: str | None = None) -> Page:
+        """Read at most `limit` items after the position `after`, without features and contents.
 
         Parameters
         ----------
-        limit
+        limit : int
             At least one.
-        after
-            ``Page.next`` of the page before; 0 at the beginning.
-        status
+        after : int, default=0
+            ``Page.next`` of the previous page.
+        status : str or None, default=None
             Only items with this status.
+
+        Returns
+        -------
+        Page
+            The items, and the position to continue after.
         """
         if limit < 1:
             raise InputError(f"limit={limit}: a page has at least one item")
         where, values = _where(after, status)
-        with self.database.reading() as session:
+        with self.database.snapshot() as session:
             rows = session.execute(
                 f"SELECT {_SMALL} FROM unknown WHERE {where} ORDER BY seq LIMIT ?", [*values, limit + 1]
             )
         items = [_item(row) for row in rows[:limit]]
         return Page(items, items[-1].seq if len(rows) > limit else None)
 
-    def place(self, id: str) -> int | None:
-        """The place of an item, to go on after it; `None` when it is not on the pile."""
-        with self.database.reading() as session:
+    def find_position(self, id: str) -> int | None:
+        """Find the position of an item, to continue after it; `None` when it is not stored."""
+        with self.database.snapshot() as session:
             rows = session.execute("SELECT seq FROM unknown WHERE id = ?", [id])
         return int(rows[0][0]) if rows else None
 
-    def get(self, ids: Sequence[str], contents: bool = True) -> list[Unknown]:
-        """Whole items, with features and contents, in the order asked for; those that are not there are left out."""
-        found: dict[str, Unknown] = {}
-        for part in _parts(ids):
-            marks = ", ".join("?" * len(part))
-            with self.database.reading() as session:
-                rows = session.execute(f"SELECT {_columns(contents)} FROM unknown WHERE id IN ({marks})", part)
+    def get(self, ids: Sequence[str], contents: bool = True) -> list[UnknownInput]:
+        """Read items with their features and contents, in the given order; missing ones are left out."""
+        found: dict[str, UnknownInput] = {}
+        for chunk in _chunks(ids):
+            marks = ", ".join("?" * len(chunk))
+            with self.database.snapshot() as session:
+                rows = session.execute(f"SELECT {_columns(contents)} FROM unknown WHERE id IN ({marks})", chunk)
             found |= {item.id: item for item in map(_item, rows)}
         return [found[id] for id in ids if id in found]
 
-    def blocks(
+    def iter_blocks(
         self,
         size: int = 256,
         status: str | None = OPEN,
         after: int = 0,
         ids: Sequence[str] | None = None,
         contents: bool = True,
-    ) -> Iterator[list[Unknown]]:
-        """Whole items in blocks, in the order they came in; or those with the given ids, in that order.
+    ) -> Iterator[list[UnknownInput]]:
+        """Iterate over items in blocks, in the order of arrival or of the given ids.
 
-        Each block is read by itself: items that come in meanwhile are seen, those dropped meanwhile are not.
+        Each block is a query of its own: items added meanwhile are included, items dropped meanwhile are not.
 
         Parameters
         ----------
-        size
-            Items in a block, at most; fewer when they would take more than about 64 MB.
-        status
-            Only items with this status; `None` for all. Not looked at when there are ids.
-        after
-            The place to begin behind.
-        ids
-            Which items.
-        contents
-            Whether to read the inputs too; features always are.
+        size : int, default=256
+            Items per block, at most; fewer when they would take more than about 64 MB.
+        status : str or None, default="open"
+            Only items with this status; `None` for all. Ignored when `ids` is given.
+        after : int, default=0
+            The position to start after.
+        ids : sequence of str or None, default=None
+            Only these items, in this order.
+        contents : bool, default=True
+            Whether to read the inputs too; features are always read.
+
+        Yields
+        ------
+        list of UnknownInput
+            One block.
         """
         if size < 1:
             raise InputError(f"size={size}: a block has at least one item")
         if ids is not None:
             for start in range(0, len(ids), size):
-                yield from self._within(ids[start : start + size], contents)
+                yield from self._iter_by_ids(ids[start : start + size], contents)
             return
         while True:
             where, values = _where(after, status)
-            with self.database.reading() as session:
+            with self.database.snapshot() as session:
                 rows = session.execute(
                     f"SELECT seq, bytes FROM unknown WHERE {where} ORDER BY seq LIMIT ?", [*values, size]
                 )
                 if not rows:
                     return
-                last = _last_within(rows)
+                last = _last_within_block(rows)
                 rows = session.execute(
                     f"SELECT {_columns(contents)} FROM unknown WHERE {where} AND seq <= ? ORDER BY seq", [*values, last]
                 )
@@ -310,40 +354,40 @@ class UnknownStore:
             if rows:
                 yield [_item(row) for row in rows]
 
-    def _within(self, ids: Sequence[str], contents: bool) -> Iterator[list[Unknown]]:
-        """The items with these ids, cut where a block would take too much memory."""
+    def _iter_by_ids(self, ids: Sequence[str], contents: bool) -> Iterator[list[UnknownInput]]:
+        """Yield the items with these ids, cut where a block would take too much memory."""
         sizes: dict[str, int] = {}
-        for part in _parts(ids):
-            with self.database.reading() as session:
-                marks = ", ".join("?" * len(part))
-                sizes |= dict(session.execute(f"SELECT id, bytes FROM unknown WHERE id IN ({marks})", part))
+        for chunk in _chunks(ids):
+            with self.database.snapshot() as session:
+                marks = ", ".join("?" * len(chunk))
+                sizes |= dict(session.execute(f"SELECT id, bytes FROM unknown WHERE id IN ({marks})", chunk))
         left = [(id, sizes[id]) for id in ids if id in sizes]
         while left:
-            last = _last_within(left)
+            last = _last_within_block(left)
             cut = [id for id, _ in left].index(last) + 1
             if block := self.get([id for id, _ in left[:cut]], contents):
                 yield block
             left = left[cut:]
 
-    def features(
+    def iter_features(
         self, size: int = 4096, status: str | None = OPEN, after: int = 0, ids: Sequence[str] | None = None
     ) -> Iterator[tuple[list[str], Floats]]:
-        """Ids and feature rows of items that have features, in blocks of one width each; see `blocks`."""
-        for block in self.blocks(size, status, after, ids, contents=False):
+        """Iterate over ids and feature rows of items that have features, in blocks of one width; see `iter_blocks`."""
+        for block in self.iter_blocks(size, status, after, ids, contents=False):
             rows = [(item.id, item.features) for item in block if item.features is not None]
             for _, group in groupby(rows, key=lambda row: row[1].size):
                 same = list(group)
                 yield [id for id, _ in same], np.stack([features for _, features in same])
 
-    def counts(self) -> dict[str, int]:
-        """How many items have each status."""
-        with self.database.reading() as session:
+    def count_by_status(self) -> dict[str, int]:
+        """Count the items of each status."""
+        with self.database.snapshot() as session:
             rows = session.execute("SELECT status, count(*) FROM unknown GROUP BY status")
         return dict.fromkeys(STATUSES, 0) | {str(status): int(count) for status, count in rows}
 
-    def totals(self) -> tuple[int, int]:
-        """How many items there are, and roughly how many bytes they take."""
-        with self.database.reading() as session:
+    def read_totals(self) -> tuple[int, int]:
+        """Read the number of items and their approximate size in bytes."""
+        with self.database.snapshot() as session:
             items, size = session.execute("SELECT items, bytes FROM total")[0]
         return int(items), int(size)
 
@@ -356,13 +400,13 @@ class UnknownStore:
 
     def _trim(self, session: Session) -> dict[str, int]:
         dropped: dict[str, int] = {}
-        oldest = time.time() - self.bounds.seconds
+        oldest = time.time() - self.limits.seconds
         while True:
             items, size = session.execute("SELECT items, bytes FROM total")[0]
             last, gone, freed = 0, 0, 0
             rows = session.execute("SELECT seq, time, bytes FROM unknown ORDER BY seq LIMIT ?", [_TRIM])
             for seq, when, own in rows:
-                too_many = items - gone > self.bounds.items or size - freed > self.bounds.bytes
+                too_many = items - gone > self.limits.items or size - freed > self.limits.bytes
                 if not too_many and when >= oldest:
                     break
                 reason = "size" if too_many else "age"
@@ -387,21 +431,21 @@ def _columns(contents: bool) -> str:
     return f"{_SMALL}, features, content" if contents else f"{_SMALL}, features"
 
 
-def _last_within(rows: Sequence[tuple[Any, ...]]) -> Any:
-    """The key of the last row up to which the sizes stay within a block; of the first row at least."""
+def _last_within_block(rows: Sequence[tuple[Any, ...]]) -> Any:
+    """Return the key of the last row up to which the sizes stay within a block; of the first row at least."""
     sizes = np.cumsum([size for _, size in rows])
     return rows[max(int(np.searchsorted(sizes, _BLOCK_BYTES, side="right")) - 1, 0)][0]
 
 
-def _parts(ids: Sequence[str]) -> Iterator[list[str]]:
+def _chunks(ids: Sequence[str]) -> Iterator[list[str]]:
     for start in range(0, len(ids), _LOOKUP):
         yield list(ids[start : start + _LOOKUP])
 
 
-def _item(row: Sequence[Any]) -> Unknown:
+def _item(row: Sequence[Any]) -> UnknownInput:
     seq, id, when, score, p_value, predicted, guard, status, reference, content_type = row[:10]
     features, content = (*row[10:], None, None)[:2]
-    return Unknown(
+    return UnknownInput(
         id, when, score, p_value, json.loads(predicted), guard,
         None if features is None else np.frombuffer(features, "<f4"),
         None if content is None else bytes(content), content_type, reference, status, int(seq),

@@ -1,1 +1,1 @@
-"""The triage page: a person looks at the pile in groups, names them, and has them learned, deployed or rolled back."""
+"""The triage page: people name groups of unknown inputs, which are learned and deployed."""

@@ -1,4 +1,4 @@
-"""From files and the pile to what a round of the loop takes: labelled inputs, and unknown ones with their features."""
+"""Read the inputs of a learning round: labelled ones from files, unknown ones from the store."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld import KnownSplits, LabeledInputs
 from offmap.openworld.extended_network import ExtendedNetwork
-from offmap.service.pictures import FORMATS, decode_pictures
-from offmap.service.scoring import NPY
+from offmap.openworld.inputs import Array
+from offmap.service.images import FORMATS, decode_images
+from offmap.service.requests import NPY
 from offmap.service.settings import Settings
-from offmap.service.unknowns import Unknown, UnknownStore
-from offmap.typing import Array
+from offmap.service.unknowns import UnknownInput, UnknownStore
 
-LIMIT = 5000  # inputs looked at in one proposal; the newest
+LIMIT = 5000  # inputs in one proposal: the newest
 
 
 @dataclass(frozen=True)
 class KnownData:
-    """Labelled data of the known classes, as it was named on the command line.
+    """Labelled data of the known classes, as named on the command line.
 
     Parameters
     ----------
-    path
+    path : Path
         A file or folder as `offmap.data.read` takes it, or a folder that ``offmap extract`` wrote.
-    held_out
-        The same for inputs that the network was not trained on: they calibrate and measure. A part of `path` does when
-        absent.
+    held_out : Path or None, default=None
+        The same for inputs that the network was not trained on, to calibrate and to measure; a part of `path` when
+        `None`.
     """
 
     path: Path
@@ -48,16 +48,31 @@ class KnownData:
                 raise InputError(f"{path}: there is no such file or folder of known inputs")
 
     def read(self, network: Network | None, class_names: Sequence[str] | None, settings: Settings) -> KnownSplits:
-        """The three parts, with features of the network."""
-        whole, own = _labelled(self.path, network, settings)
+        """Read the data and split it for training, calibration and measuring.
+
+        Parameters
+        ----------
+        network : Network or None
+            Extracts features of inputs; without it the files must hold features.
+        class_names : sequence of str or None
+            Names of the classes; those of the file when `None`.
+        settings : Settings
+            How images are prepared.
+
+        Returns
+        -------
+        KnownSplits
+            With features of the network.
+        """
+        whole, own = _read_labelled(self.path, network, settings)
         names = class_names or own or [str(label) for label in range(int(whole.labels.max()) + 1)]
         if self.held_out is not None:
-            return KnownSplits.of(whole, _labelled(self.held_out, network, settings)[0], names)
+            return KnownSplits.of(whole, _read_labelled(self.held_out, network, settings)[0], names)
         return KnownSplits.split(whole.features, whole.labels, names, whole.inputs)
 
 
-def _labelled(path: Path, network: Network | None, settings: Settings) -> tuple[LabeledInputs, Sequence[str]]:
-    """Labelled inputs with features of the network, and the names of their classes where the source has them."""
+def _read_labelled(path: Path, network: Network | None, settings: Settings) -> tuple[LabeledInputs, Sequence[str]]:
+    """Read labelled inputs with features of the network, and the names of their classes where the source has them."""
     names: Sequence[str] = ()
     if path.is_dir() and (path / META).is_file():
         acts = Activations.open(path)
@@ -83,7 +98,18 @@ def _labelled(path: Path, network: Network | None, settings: Settings) -> tuple[
 
 
 def clone_network(network: Network | None) -> Network | None:
-    """The same network for another thread: a copy of its weights, so that neither sees the other's hooks."""
+    """Copy a network for another thread, with its own weights and hooks.
+
+    Parameters
+    ----------
+    network : Network or None
+        Of a network extended by learned classes, the one below is copied.
+
+    Returns
+    -------
+    Network or None
+        The copy; an ONNX network, which has no state, is returned as it is.
+    """
     if network is None:
         return None
     base = network.base if isinstance(network, ExtendedNetwork) else network
@@ -92,51 +118,86 @@ def clone_network(network: Network | None) -> Network | None:
     return Network(copy.deepcopy(base.model), base.layer)
 
 
-def read_pile(
-    pile: UnknownStore, network: Network | None, width: int | None, settings: Settings, ids: Sequence[str] | None = None
+def read_unknown_inputs(
+    unknowns: UnknownStore,
+    network: Network | None,
+    width: int | None,
+    settings: Settings,
+    ids: Sequence[str] | None = None,
 ) -> tuple[list[str], LabeledInputs]:
-    """The newest open inputs (or those named) that can be compared: ids and rows.
+    """Read unknown inputs that can be compared with one another.
 
-    With a network, inputs that were kept are run through it, so that features of one network are compared. Without
-    one, features are taken as they came.
+    With a network, stored inputs are run through it, so that features of one network are compared. Without one, the
+    stored features are used.
+
+    Parameters
+    ----------
+    unknowns : UnknownStore
+        Where they are stored.
+    network : Network or None
+        Extracts their features.
+    width : int or None
+        The number of features to be read without a network; that of the newest input when `None`.
+    settings : Settings
+        How images are prepared.
+    ids : sequence of str or None, default=None
+        These inputs; the newest open ones when `None`.
+
+    Returns
+    -------
+    ids : list of str
+        The inputs that can be compared.
+    inputs : LabeledInputs
+        Their features, without labels.
     """
     if ids is not None:
-        items = [item for start in range(0, len(ids), 256) for item in pile.get(list(ids[start : start + 256]))]
+        items = [item for start in range(0, len(ids), 256) for item in unknowns.get(list(ids[start : start + 256]))]
     else:
-        items = [item for block in pile.blocks() for item in block][-LIMIT:]
+        items = [item for block in unknowns.iter_blocks() for item in block][-LIMIT:]
     if network is not None:
-        read = [(item.id, _input(item, settings)) for item in items]
-        some = [(one, array) for one, array in read if array is not None]
+        read = [(item.id, _decode_input(item, settings)) for item in items]
+        some = [(id, array) for id, array in read if array is not None]
         if some:
             shape = some[-1][1].shape
-            same = [(one, array) for one, array in some if array.shape == shape]
+            same = [(id, array) for id, array in some if array.shape == shape]
             inputs = np.stack([array for _, array in same])
-            return [one for one, _ in same], LabeledInputs.of(
+            return [id for id, _ in same], LabeledInputs.of(
                 network.extract(inputs, progress=False).features, None, inputs
             )
     rows = [(item.id, item.features) for item in items if item.features is not None]
     wide = width if width is not None else (rows[-1][1].size if rows else 0)
-    same_width = [(one, row) for one, row in rows if row.size == wide]
+    same_width = [(id, row) for id, row in rows if row.size == wide]
     features = np.stack([row for _, row in same_width]) if same_width else np.zeros((0, max(wide, 1)), np.float32)
-    return [one for one, _ in same_width], LabeledInputs.of(features)
+    return [id for id, _ in same_width], LabeledInputs.of(features)
 
 
-def _input(item: Unknown, settings: Settings) -> Array | None:
-    """The input as the network takes it; `None` when it was not kept or cannot be read any more."""
+def _decode_input(item: UnknownInput, settings: Settings) -> Array | None:
+    """Decode a stored input as the network reads it; `None` when it was not stored or cannot be read any more."""
     if item.content is None:
         return None
     if item.content_type == NPY:
         return np.asarray(np.load(io.BytesIO(item.content), allow_pickle=False))
     if item.content_type in FORMATS or item.content_type == "application/octet-stream":
         try:
-            return decode_pictures([item.content], settings)[0][0]
+            return decode_images([item.content], settings)[0][0]
         except InputError:
             return None
     return None
 
 
-def thumbnail(item: Unknown) -> tuple[bytes, str] | None:
-    """A picture of an input for a browser, with its type; `None` when it is not a picture."""
+def make_thumbnail(item: UnknownInput) -> tuple[bytes, str] | None:
+    """Make an image of an input for a browser.
+
+    Parameters
+    ----------
+    item : UnknownInput
+        With its content.
+
+    Returns
+    -------
+    tuple of (bytes, str) or None
+        The file and its media type; `None` when the input is not an image.
+    """
     if item.content is None:
         return None
     if item.content_type in FORMATS:
@@ -153,9 +214,9 @@ def thumbnail(item: Unknown) -> tuple[bytes, str] | None:
     from PIL import Image
 
     low, high = float(array.min()), float(array.max())
-    grey = (array.astype(np.float32) - low) / max(high - low, 1e-12)
-    if grey.shape[-1] == 1:
-        grey = 1 - grey[..., 0]  # dark ink on white
+    pixels = (array.astype(np.float32) - low) / max(high - low, 1e-12)
+    if pixels.shape[-1] == 1:
+        pixels = 1 - pixels[..., 0]  # dark strokes on white
     out = io.BytesIO()
-    Image.fromarray((255 * grey).astype(np.uint8)).save(out, "PNG")
+    Image.fromarray((255 * pixels).astype(np.uint8)).save(out, "PNG")
     return out.getvalue(), "image/png"

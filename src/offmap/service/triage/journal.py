@@ -1,6 +1,6 @@
-"""What was decided, durably: proposals, every action on them, learned versions, and which one is in service.
+"""The journal of the triage page: proposals, every action on them, learned versions, and which one is in service.
 
-One SQLite file in the service's folder, in WAL mode; what a method has returned from is on disk, and survives a kill.
+It is one SQLite file in the service's folder, in WAL mode; a change is on disk once its method has returned.
 """
 
 from __future__ import annotations
@@ -34,7 +34,23 @@ _TABLES = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the journal."""
+    """One line of the journal.
+
+    Parameters
+    ----------
+    id : int
+        Its number from 1.
+    time : float
+        In seconds since 1970.
+    proposal : int or None
+        The proposal it belongs to.
+    action : str
+        What was done.
+    details : dict
+        With what.
+    undone : bool
+        Whether it was undone.
+    """
 
     id: int
     time: float
@@ -44,7 +60,7 @@ class Entry:
     undone: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As the page shows it."""
+        """Return the line as the page shows it."""
         return {
             "id": self.id,
             "time": self.time,
@@ -56,22 +72,24 @@ class Entry:
 
 @dataclass(frozen=True)
 class Version:
-    """Something that was learned.
+    """A learned version.
 
     Parameters
     ----------
-    id, time
-        Its number from 1, and when it was made.
-    parent
+    id : int
+        Its number from 1.
+    time : float
+        When it was learned, in seconds since 1970.
+    parent : int
         The version that was in service then; 0 is what the service was started with.
-    base
-        The guard that the service was started with.
-    proposal
+    base : str
+        The version of the deployment that the service was started with.
+    proposal : int
         The groups it was learned from.
-    outcome
-        What `offmap.openworld.Round.to_json` says.
-    learned, discarded
-        Ids of inputs on the pile that are done with once it is in service.
+    outcome : dict
+        From `offmap.openworld.Round.to_json`.
+    learned, discarded : list of str
+        Ids of unknown inputs that are resolved or discarded once it is in service.
     """
 
     id: int
@@ -89,8 +107,8 @@ class Journal:
 
     Parameters
     ----------
-    folder
-        Where the file is, or will be.
+    folder : Path
+        The folder of the service; created when it does not exist.
 
     Examples
     --------
@@ -113,7 +131,7 @@ class Journal:
             self._connection.execute("PRAGMA synchronous = FULL")
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"{self.file}: the journal cannot be opened ({error})") from error
-        with self._writing() as write:
+        with self._transaction() as write:
             for table in _TABLES:
                 write(table)
             write("INSERT OR IGNORE INTO meta VALUES ('format', ?)", [str(FORMAT)])
@@ -121,8 +139,8 @@ class Journal:
             raise StoreError(f"{self.file}: a journal of another version of offmap")
 
     def propose(self, ids: Sequence[str]) -> int:
-        """Begin a proposal over these inputs; earlier ones are closed."""
-        with self._writing() as write:
+        """Add a proposal over these inputs and return its number; earlier ones are closed."""
+        with self._transaction() as write:
             write("UPDATE proposal SET open = 0")
             write("INSERT INTO proposal (time, ids, open) VALUES (?, ?, 1)", [time.time(), json.dumps(list(ids))])
             number = int(write("SELECT last_insert_rowid()")[0][0])
@@ -131,41 +149,41 @@ class Journal:
 
     @property
     def next_proposal(self) -> int:
-        """The number that the next proposal will have."""
+        """The number of the next proposal."""
         return int(self._read("SELECT coalesce(max(id), 0) + 1 FROM proposal")[0][0])
 
     @property
     def next_version(self) -> int:
-        """The number that the next version will have."""
+        """The number of the next version."""
         return int(self._read("SELECT coalesce(max(id), 0) + 1 FROM version")[0][0])
 
     def open_proposal(self) -> tuple[int, list[str]] | None:
-        """The proposal people work on, with the ids of its inputs."""
+        """Return the number of the proposal that people work on and the ids of its inputs; `None` without one."""
         rows = self._read("SELECT id, ids FROM proposal WHERE open = 1 ORDER BY id DESC LIMIT 1")
         return None if not rows else (int(rows[0][0]), json.loads(rows[0][1]))
 
     def close_proposals(self) -> None:
-        """They are done with: the known classes are others now."""
-        with self._writing() as write:
+        """Close all proposals, as the known classes have changed."""
+        with self._transaction() as write:
             write("UPDATE proposal SET open = 0")
 
     def reopen_proposal(self, number: int) -> None:
-        """Bring it back, after a rollback."""
-        with self._writing() as write:
+        """Open a proposal again, after a rollback."""
+        with self._transaction() as write:
             write("UPDATE proposal SET open = (id = ?)", [number])
 
     def note(self, action: str, details: dict[str, Any], proposal: int | None = None) -> int:
-        """Add a line; returns its number."""
-        with self._writing() as write:
+        """Add a line and return its number."""
+        with self._transaction() as write:
             return self._note(write, action, details, proposal)
 
     def edits(self, proposal: int) -> list[Entry]:
-        """The edits that hold, in order."""
+        """Return the edits that were not undone, in order."""
         return [e for e in self.entries(proposal=proposal) if e.action in EDITS and not e.undone]
 
     def undo(self, proposal: int) -> Entry | None:
-        """Take back the last edit that holds, and note that; `None` when there is none."""
-        with self._writing() as write:
+        """Undo the last edit that was not undone, and return it; `None` when there is none."""
+        with self._transaction() as write:
             marks = ", ".join("?" * len(EDITS))
             rows = write(
                 f"SELECT id FROM entry WHERE proposal = ? AND undone = 0 AND action IN ({marks}) "
@@ -180,7 +198,7 @@ class Journal:
         return next(entry for entry in self.entries(proposal=proposal) if entry.id == number)
 
     def entries(self, limit: int = 10_000, proposal: int | None = None) -> list[Entry]:
-        """The last lines of the journal, oldest first."""
+        """Return the last lines of the journal, oldest first."""
         where, values = ("WHERE proposal = ?", [proposal]) if proposal is not None else ("", [])
         rows = self._read(
             f"SELECT id, time, proposal, action, details, undone FROM entry {where} ORDER BY id DESC LIMIT ?",
@@ -197,8 +215,8 @@ class Journal:
         learned: Sequence[str],
         discarded: Sequence[str],
     ) -> int:
-        """Note something learned; returns its number."""
-        with self._writing() as write:
+        """Add a learned version and return its number."""
+        with self._transaction() as write:
             write(
                 "INSERT INTO version (time, parent, base, proposal, outcome, learned, discarded) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -212,12 +230,12 @@ class Journal:
         return number
 
     def version(self, number: int) -> Version | None:
-        """One version."""
+        """Return one version; `None` when there is none of this number."""
         found = [one for one in self.versions() if one.id == number]
         return found[0] if found else None
 
     def versions(self) -> list[Version]:
-        """All versions, oldest first."""
+        """Return all versions, oldest first."""
         rows = self._read(
             "SELECT id, time, parent, base, proposal, outcome, learned, discarded FROM version ORDER BY id"
         )
@@ -229,15 +247,11 @@ class Journal:
         return int(self._meta("current") or 0)
 
     def set_current(self, number: int, action: str) -> None:
-        """Put a version in service, and note how it came about."""
-        with self._writing() as write:
-            self._note(write, action, {"version": number, "instead_of": self.current_of(write)}, None)
+        """Record which version is in service, and by which action."""
+        with self._transaction() as write:
+            rows = write("SELECT value FROM meta WHERE key = 'current'")
+            self._note(write, action, {"version": number, "instead_of": int(rows[0][0]) if rows else 0}, None)
             write("INSERT OR REPLACE INTO meta VALUES ('current', ?)", [str(number)])
-
-    def current_of(self, write: Any) -> int:
-        """The version in service, inside a transaction."""
-        rows = write("SELECT value FROM meta WHERE key = 'current'")
-        return int(rows[0][0]) if rows else 0
 
     def close(self) -> None:
         """Close the file."""
@@ -263,7 +277,7 @@ class Journal:
             raise StoreError(f"{self.file}: the journal cannot be read ({error})") from error
 
     @contextmanager
-    def _writing(self) -> Iterator[Any]:
+    def _transaction(self) -> Iterator[Any]:
         def write(sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
             return self._connection.execute(sql, values).fetchall()
 

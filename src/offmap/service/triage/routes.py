@@ -1,4 +1,7 @@
-"""The page at ``/`` and its JSON interface under ``/v1/triage``."""
+"""The triage page at ``/`` and its JSON endpoints under ``/v1/triage``.
+
+To add an endpoint of the page, add a function to `create_triage_router`.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
-from offmap.service import schemas
+from offmap.service.access import allow_without_token
+from offmap.service.endpoints import FAILURES, find_unknown
 from offmap.service.request_errors import RequestError
-from offmap.service.triage.inputs import thumbnail
+from offmap.service.triage.inputs import make_thumbnail
 from offmap.service.triage.triage import Triage
 
-PUBLIC = ("/", "/triage.css", "/triage.js")  # they hold no data, so they need no token
 MAX_BODY = 100_000
 _STATIC = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -31,10 +34,22 @@ _HEADERS = {
 }
 
 
-def triage_router(triage: Triage) -> APIRouter:
-    """The routes of a page over a service's pile."""
-    router = APIRouter(responses={"4XX": {"model": schemas.Failure}, "5XX": {"model": schemas.Failure}})
+def create_triage_router(triage: Triage) -> APIRouter:
+    """Create the routes of the triage page.
 
+    Parameters
+    ----------
+    triage : Triage
+        What the page shows and does.
+
+    Returns
+    -------
+    APIRouter
+        For `offmap.service.create_app`.
+    """
+    router = APIRouter(responses=FAILURES)
+
+    @allow_without_token  # the page holds no data
     async def static(request: Request) -> Response:
         name, kind = _STATIC[request.url.path]
         content = (files("offmap.service.triage") / "static" / name).read_bytes()
@@ -43,55 +58,53 @@ def triage_router(triage: Triage) -> APIRouter:
     for path in _STATIC:
         router.add_api_route(path, static, include_in_schema=False)
 
-    @router.get("/v1/triage", summary="Groups, edits, versions and what goes on.")
+    @router.get("/v1/triage", summary="Groups, edits, versions and the task in the background.")
     async def view() -> Response:
         return JSONResponse(await run_in_threadpool(triage.view))
 
-    @router.get("/v1/triage/items/{id}", summary="An input of the pile as the page shows it.")
+    @router.get("/v1/triage/items/{id}", summary="An unknown input as the page shows it.")
     async def item(id: str) -> Response:
-        found = await run_in_threadpool(triage.service.pile.get, [id])
-        if not found:
-            raise RequestError(404, "there is no such item on the pile; it may have been dropped")
-        picture = await run_in_threadpool(thumbnail, found[0])
-        if picture is not None:
-            return Response(picture[0], media_type=picture[1], headers={"cache-control": "private, max-age=86400"})
-        return JSONResponse({"text": found[0].reference, "score": found[0].score, "time": found[0].time})
+        found = await run_in_threadpool(find_unknown, triage.service, id)
+        image = await run_in_threadpool(make_thumbnail, found)
+        if image is not None:
+            return Response(image[0], media_type=image[1], headers={"cache-control": "private, max-age=86400"})
+        return JSONResponse({"text": found.reference, "score": found.score, "time": found.time})
 
-    @router.post("/v1/triage/group", summary="Group the pile anew, in the background.")
+    @router.post("/v1/triage/group", summary="Group the unknown inputs again, in the background.")
     async def group(request: Request) -> Response:
-        await _body(request)
-        return await _done(triage, triage.group)
+        await _read_body(request)
+        return await _run(triage, triage.group)
 
-    @router.post("/v1/triage/act", summary="Name, merge, split or discard groups, or say which class one is.")
-    async def act(request: Request) -> Response:
-        body = await _body(request)
-        board, action = _number(body, "board"), body.pop("action", None)
+    @router.post("/v1/triage/act", summary="Name, merge, split or discard groups, or assign one to a known class.")
+    async def edit(request: Request) -> Response:
+        body = await _read_body(request)
+        number, action = _pop_number(body, "board"), body.pop("action", None)
         if not isinstance(action, str):
             raise RequestError(422, "action: name, merge, split, discard or known is needed")
-        return await _done(triage, triage.act, board, action, body)
+        return await _run(triage, triage.apply_edit, number, action, body)
 
-    @router.post("/v1/triage/undo", summary="Take the last edit back.")
+    @router.post("/v1/triage/undo", summary="Undo the last edit.")
     async def undo(request: Request) -> Response:
-        return await _done(triage, triage.undo, _number(await _body(request), "board"))
+        return await _run(triage, triage.undo, _pop_number(await _read_body(request), "board"))
 
     @router.post("/v1/triage/learn", summary="Learn the named groups, in the background.")
     async def learn(request: Request) -> Response:
-        return await _done(triage, triage.learn, _number(await _body(request), "board"))
+        return await _run(triage, triage.learn, _pop_number(await _read_body(request), "board"))
 
     @router.post("/v1/triage/deploy", summary="Put a learned version in service.")
     async def deploy(request: Request) -> Response:
-        return await _done(triage, triage.deploy, _number(await _body(request), "version"))
+        return await _run(triage, triage.deploy, _pop_number(await _read_body(request), "version"))
 
-    @router.post("/v1/triage/rollback", summary="Put back what was in service before.")
+    @router.post("/v1/triage/rollback", summary="Put the previous version back in service.")
     async def rollback(request: Request) -> Response:
-        await _body(request)
-        return await _done(triage, triage.rollback)
+        await _read_body(request)
+        return await _run(triage, triage.rollback)
 
     return router
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    """A JSON object; a form of another site cannot send one."""
+async def _read_body(request: Request) -> dict[str, Any]:
+    """Read a JSON object; a form of another site cannot send one."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestError(415, "content-type: application/json is needed")
     content = await request.body()
@@ -106,13 +119,13 @@ async def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _number(body: dict[str, Any], name: str) -> int:
+def _pop_number(body: dict[str, Any], name: str) -> int:
     value = body.pop(name, None)
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(422, f"{name}: a number is needed")
     return value
 
 
-async def _done(triage: Triage, work: Any, *args: Any) -> Response:
+async def _run(triage: Triage, work: Any, *args: Any) -> Response:
     await run_in_threadpool(work, *args)
     return JSONResponse(await run_in_threadpool(triage.view))

@@ -1,4 +1,4 @@
-"""`Triage`: the work of the page. Groups, edits, background jobs, versions put in service and taken back."""
+"""`Triage`: the work behind the triage page. Proposals, edits, background tasks, deployment and rollback."""
 
 from __future__ import annotations
 
@@ -6,29 +6,44 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from offmap.errors import InputError, OffmapError
-from offmap.openworld import LearningState, learn_classes, propose, start
+from offmap.openworld import Deployment as LoopState
+from offmap.openworld import learn_classes, propose, start
 from offmap.openworld.learners import LEARNERS
 from offmap.openworld.rounds import MAX_FORGETTING
-from offmap.service.request_errors import RequestError, one_sentence
+from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.service import Service
 from offmap.service.triage import versions
-from offmap.service.triage.board import Board, load_board, save_board
-from offmap.service.triage.inputs import KnownData, clone_network, read_pile
+from offmap.service.triage.inputs import KnownData, clone_network, read_unknown_inputs
 from offmap.service.triage.journal import EDITS, Journal
-from offmap.service.triage.versions import InService
+from offmap.service.triage.proposal import Proposal, load_proposal, save_proposal
 
-FEWEST = 10  # inputs on the pile before it is grouped
+MIN_INPUTS = 10  # unknown inputs that can be grouped
 SHOWN_ENTRIES = 30
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Job:
-    """What goes on in the background, or went on last."""
+class BackgroundTask:
+    """The task that runs in the background, or the last one that did.
+
+    Parameters
+    ----------
+    kind : {"group", "learn"}
+        What it does.
+    words : str
+        What it is doing now, for people.
+    share : float
+        The share that is done, from 0 to 1.
+    running : bool, default=True
+        Whether it still runs.
+    error : str or None, default=None
+        Why it failed.
+    """
 
     kind: str
     words: str
@@ -36,30 +51,22 @@ class Job:
     running: bool = True
     error: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """As the page shows it."""
-        return {
-            "kind": self.kind,
-            "words": self.words,
-            "share": self.share,
-            "running": self.running,
-            "error": self.error,
-        }
-
 
 class Triage:
-    """What people do with the pile of a service.
+    """Group unknown inputs, edit the groups, learn them, deploy the result and roll it back.
 
     Parameters
     ----------
-    service
-        The service; a version that was deployed before it stopped is put in service again here.
-    known
-        Labelled data of the known classes; without it groups can be looked at and named, but not learned.
-    max_forgetting
-        By how much accuracy on known classes may fall.
-    learner, settings
-        As `offmap.openworld.learn_classes` takes them.
+    service : Service
+        A version that was deployed before the service stopped is put in service again here.
+    known : KnownData or None, default=None
+        Labelled data of the known classes; without it groups can be inspected and named, but not learned.
+    max_forgetting : float, default=0.03
+        By how much the accuracy on known classes may fall.
+    learner : str, default="auto"
+        How classes are learned.
+    **settings : Any
+        Further options of `offmap.openworld.learn_classes`.
     """
 
     def __init__(
@@ -72,285 +79,286 @@ class Triage:
     ) -> None:
         if learner != "auto":
             LEARNERS.get(learner, also=("auto",))
-        if service.network is None and learner in ("finetune", "opencon"):
+        base = service.deployment
+        if base.network is None and learner in ("finetune", "opencon"):
             raise InputError(f"learner={learner!r}: it makes new features, so a network is needed; give --model")
         self.service, self.known = service, known
         self._options = {"learner": learner, "max_forgetting": max_forgetting, **settings}
         self.journal = Journal(service.store_dir)
-        self._base_version = service.deployed.version
-        self._base = InService(service.guard, None, clone_network(service.network), service.class_names)
+        self._base = replace(base, network=clone_network(base.network))
         self._lock = threading.RLock()
-        self._board: Board | None = None
-        self._state: tuple[int, LearningState] | None = None
-        self._job: Job | None = None
-        self._expected = self._base_version
+        self._proposal: Proposal | None = None
+        self._state: tuple[int, LoopState] | None = None
+        self._task: BackgroundTask | None = None
+        self._expected = base.version
         self.notice: str | None = None
         versions.clear_leftovers(service.store_dir)
         self._resume()
 
     def view(self) -> dict[str, Any]:
-        """Everything the page shows."""
+        """Return everything that the page shows."""
         with self._lock:
             self._notice_reload()
-            board = self._board_now()
+            proposal = self._open_proposal()
             current = self.journal.current
             return {
-                "stats": self.service.watch.summary() | {"pile": self.service.pile.counts()},
-                "guard": self.service.deployed.describe(),
-                "board": None if board is None else board.to_json(),
-                "can_undo": board is not None and bool(self.journal.edits(board.number)),
-                "job": None if self._job is None else self._job.to_json(),
+                "stats": self.service.summarize(),
+                "guard": self.service.describe(),
+                "board": None if proposal is None else proposal.to_json(),
+                "can_undo": proposal is not None and bool(self.journal.edits(proposal.number)),
+                "job": None if self._task is None else asdict(self._task),
                 "missing": self._missing(),
                 "notice": self.notice,
                 "current": current,
                 "versions": [
                     {"id": v.id, "time": v.time, "parent": v.parent, "usable": v.parent == current, **v.outcome}
                     for v in self.journal.versions()
-                    if v.base == self._base_version
+                    if v.base == self._base.version
                 ],
                 "journal": [entry.to_json() for entry in self.journal.entries(SHOWN_ENTRIES)],
                 "max_forgetting": self._options["max_forgetting"],
             }
 
     def group(self) -> None:
-        """Group the pile anew, in the background."""
-        self._start("group", "reading the pile", self._group)
+        """Group the unknown inputs again, in the background."""
+        self._start("group", "reading the unknown inputs", self._group)
 
-    def act(self, number: int, action: str, details: dict[str, Any]) -> None:
-        """One edit of a person. It is in the journal when this returns."""
+    def apply_edit(self, number: int, action: str, details: dict[str, Any]) -> None:
+        """Apply one edit of a person to the proposal; it is in the journal on return.
+
+        Parameters
+        ----------
+        number : int
+            The proposal that the person sees.
+        action : str
+            One of `offmap.service.triage.journal.EDITS`.
+        details : dict
+            The groups and values of the edit.
+        """
         with self._lock:
-            board = self._board_for(number)
+            proposal = self._check_proposal(number)
             if action not in EDITS:
                 raise InputError(f"action {action[:40]!r}: choose one of {', '.join(EDITS)}")
-            after = board.after(action, details)
-            self.journal.note(action, details, board.number)
-            self._board = after
+            edited = proposal.apply_edit(action, details)
+            self.journal.note(action, details, proposal.number)
+            self._proposal = edited
 
     def undo(self, number: int) -> None:
-        """Take the last edit back."""
+        """Undo the last edit of a proposal."""
         with self._lock:
-            board = self._board_for(number)
-            if self.journal.undo(board.number) is None:
+            proposal = self._check_proposal(number)
+            if self.journal.undo(proposal.number) is None:
                 raise RequestError(409, "there is nothing to take back")
-            self._board = None
+            self._proposal = None
 
     def learn(self, number: int) -> None:
-        """Learn the named groups, in the background."""
+        """Learn the named groups of a proposal, in the background."""
         with self._lock:
-            board = self._board_for(number)
+            proposal = self._check_proposal(number)
             missing = self._missing()
             if missing is not None:
                 raise RequestError(409, missing)
-            if not board.named and not board.called:
+            if not proposal.named and not proposal.assigned:
                 raise RequestError(409, "no group has a name yet; name at least one")
         self._start("learn", "preparing", self._learn)
 
     def deploy(self, number: int) -> None:
-        """Put a version in service."""
+        """Put a learned version in service; its inputs are resolved or discarded."""
         with self._lock:
-            self._idle()
+            self._check_idle()
             self._notice_reload()
             if self.notice is not None:
                 raise RequestError(409, self.notice)
             version = self.journal.version(number)
-            if version is None or version.base != self._base_version:
+            if version is None or version.base != self._base.version:
                 raise RequestError(404, f"version {number}: there is no such version of this guard")
             if not version.outcome["accepted"]:
                 raise RequestError(409, f"version {number} is not deployed: {version.outcome['reason']}")
             if version.parent != self.journal.current:
                 raise RequestError(409, f"version {number} was learned on top of another one; learn again from here")
-            self._put(number, "deploy")
-            self._settle(number)
+            self._put_in_service(number)
+            self.journal.set_current(number, "deploy")
+            self._mark_inputs(number)
             self.journal.close_proposals()
-            self._board = None
+            self._proposal = None
 
     def rollback(self) -> None:
-        """Put back what was in service before the version that is."""
+        """Put back the version that was in service before the present one; its inputs are open again."""
         with self._lock:
-            self._idle()
+            self._check_idle()
             version = self.journal.version(self.journal.current)
             if version is None:
                 raise RequestError(
                     409, "what the service was started with is in service; there is nothing to roll back"
                 )
-            self._put(version.parent, "rollback")
-            self.service.pile.mark(version.learned + version.discarded, "open")
+            self._put_in_service(version.parent)
+            self.journal.set_current(version.parent, "rollback")
+            self.service.unknowns.set_status(version.learned + version.discarded, "open")
             self.journal.reopen_proposal(version.proposal)
-            self._board = None
+            self._proposal = None
 
     def close(self) -> None:
         """Close the journal."""
         self.journal.close()
 
     def wait(self, seconds: float = 600.0) -> None:
-        """Wait until nothing goes on in the background."""
+        """Wait until no task runs in the background."""
         end = time.monotonic() + seconds
-        while self._job is not None and self._job.running:
+        while self._task is not None and self._task.running:
             if time.monotonic() > end:
-                raise TimeoutError("the job in the background has not ended")
+                raise TimeoutError("the task in the background has not ended")
             time.sleep(0.02)
 
     def _resume(self) -> None:
-        """After a start: what was deployed is in service again, and what was to be marked is marked."""
+        """After a start, put the deployed version in service again and mark its inputs."""
         current = self.journal.current
         if not current:
             return
         version = self.journal.version(current)
-        if version is None or version.base != self._base_version:
+        if version is None or version.base != self._base.version:
             self.notice = (
                 "another guard was named at the start, so what was learned on top of the earlier one is not in service"
             )
             return
-        self._swap(current)
-        for one in versions.chain(self.journal, current):
-            self._settle(one.id)
+        self._put_in_service(current)
+        for ancestor in versions.list_ancestors(self.journal, current):
+            self._mark_inputs(ancestor.id)
 
     def _notice_reload(self) -> None:
-        """The guard's file may be read anew behind our back: then what was learned on top is no longer in service."""
-        there = self.service.deployed.version
-        if there == self._expected:
+        """Detect that the guard's file was reloaded: then what was learned on top is no longer in service."""
+        version = self.service.deployment.version
+        if version == self._expected:
             return
-        self._expected = there
-        if there == self._base_version:
+        self._expected = version
+        if version == self._base.version:
             self.journal.set_current(0, "reload")
         else:
             self.notice = "another guard was read from the file meanwhile; start the service again to learn with it"
 
-    def _put(self, number: int, action: str) -> None:
-        """First in service, then in the journal: a version that cannot be loaded changes nothing."""
-        self._swap(number)
-        self.journal.set_current(number, action)
-
-    def _swap(self, number: int) -> None:
+    def _put_in_service(self, number: int) -> None:
         found = versions.load_version(self.service.store_dir, self.journal, number, self._base)
-        # the service has a network of its own, as jobs in the background run another
-        served = replace(found, network=clone_network(found.network)).for_service()
-        self._expected = self.service.swap(found.guard, served, found.class_names)
+        self._expected = self.service.deploy(found)
 
-    def _settle(self, number: int) -> None:
+    def _mark_inputs(self, number: int) -> None:
         version = self.journal.version(number)
         assert version is not None
-        self.service.pile.mark(version.learned, "resolved")
-        self.service.pile.mark(version.discarded, "discarded")
+        self.service.unknowns.set_status(version.learned, "resolved")
+        self.service.unknowns.set_status(version.discarded, "discarded")
 
     def _missing(self) -> str | None:
-        """What learning lacks, in a sentence; `None` when it can begin."""
+        """Return what learning lacks, in a sentence; `None` when it can begin."""
         if self.known is None:
             return "Learning needs labelled inputs of the known classes: start the service with --known DATA."
-        if self.notice is not None:
-            return self.notice
-        return None
+        return self.notice
 
-    def _board_now(self) -> Board | None:
-        if self._board is None:
-            there = self.journal.open_proposal()
-            if there is not None:
-                number, ids = there
-                self._board = load_board(self._folder(number), number, ids, self.journal)
-        return self._board
+    def _open_proposal(self) -> Proposal | None:
+        if self._proposal is None:
+            found = self.journal.open_proposal()
+            if found is not None:
+                number, ids = found
+                self._proposal = load_proposal(self._proposal_folder(number), number, ids, self.journal)
+        return self._proposal
 
-    def _board_for(self, number: int) -> Board:
-        board = self._board_now()
-        if board is None or board.number != number:
+    def _check_proposal(self, number: int) -> Proposal:
+        proposal = self._open_proposal()
+        if proposal is None or proposal.number != number:
             raise RequestError(409, "the groups have changed meanwhile; look at the page again")
-        self._idle()
-        return board
+        self._check_idle()
+        return proposal
 
-    def _idle(self) -> None:
-        if self._job is not None and self._job.running:
+    def _check_idle(self) -> None:
+        if self._task is not None and self._task.running:
             raise RequestError(409, "something is being worked on; wait until it is done")
 
-    def _folder(self, number: int) -> Any:
+    def _proposal_folder(self, number: int) -> Path:
         return self.service.store_dir / "proposals" / str(number)
 
-    def _loop_state(self) -> LearningState:
-        """The state of the loop for what is in service, with a network of its own."""
+    def _loop_state(self) -> LoopState:
+        """Return the state of the loop for what is in service, with a network of its own."""
         current = self.journal.current
         if self._state is None or self._state[0] != current:
             network = clone_network(self._base.network)
             if self.known is None:
                 raise RequestError(409, str(self._missing()))
             known = self.known.read(network, self._base.class_names, self.service.settings)
-            first = start(self._base.guard, known, network)
+            first = start(self._base.detector, known, network)
             self._state = current, versions.load_state(self.service.store_dir, self.journal, current, first)
         return self._state[1]
 
     def _start(self, kind: str, words: str, work: Callable[[], None]) -> None:
         with self._lock:
-            self._idle()
-            self._job = Job(kind, words, 0.0)
+            self._check_idle()
+            self._task = BackgroundTask(kind, words, 0.0)
 
         def run() -> None:
             try:
                 work()
             except OffmapError as error:
-                self._ended(one_sentence(error))
+                self._end_task(to_sentence(error))
             except Exception as error:
                 _log.exception("%s failed", kind)
-                self._ended(f"it failed ({one_sentence(error)[:200]}); the service's log says more")
+                self._end_task(f"it failed ({to_sentence(error)[:200]}); the service's log says more")
             else:
-                self._ended(None)
+                self._end_task(None)
 
         threading.Thread(target=run, name=f"offmap-{kind}", daemon=True).start()
 
-    def _ended(self, error: str | None) -> None:
+    def _end_task(self, error: str | None) -> None:
         with self._lock:
-            assert self._job is not None
-            self._job = replace(self._job, running=False, error=error, share=1.0, words=error or "done")
+            assert self._task is not None
+            self._task = replace(self._task, running=False, error=error, share=1.0, words=error or "done")
 
-    def _tell(self, words: str, share: float) -> None:
+    def _report_progress(self, words: str, share: float) -> None:
         with self._lock:
-            assert self._job is not None
-            self._job = replace(self._job, words=words, share=share)
+            assert self._task is not None
+            self._task = replace(self._task, words=words, share=share)
 
     def _group(self) -> None:
         service = self.service
         network = None if self.known is None else self._loop_state().network
-        ids, pile = read_pile(service.pile, network, service.deployed.width, service.settings)
-        if len(ids) < FEWEST:
-            raise InputError(f"{len(ids)} inputs on the pile can be compared; at least {FEWEST} are needed for groups")
-        self._tell(f"looking for groups in {len(ids)} inputs", 0.3)
-        texts = _texts(service, ids)
+        ids, inputs = read_unknown_inputs(service.unknowns, network, service.deployment.width, service.settings)
+        if len(ids) < MIN_INPUTS:
+            raise InputError(f"{len(ids)} unknown inputs can be compared; at least {MIN_INPUTS} are needed for groups")
+        self._report_progress(f"looking for groups in {len(ids)} inputs", 0.3)
+        texts = _read_texts(service, ids)
         if self.known is None:
             from offmap.discovery import discover
 
-            found = discover(pile.features)
+            found = discover(inputs.features)
             if texts is not None:
                 found = found.name_by_texts(texts)
         else:
-            found = propose(self._loop_state(), pile, texts=texts)
+            found = propose(self._loop_state(), inputs, texts=texts)
         with self._lock:
-            save_board(self._folder(self.journal.next_proposal), found)
+            save_proposal(self._proposal_folder(self.journal.next_proposal), found)
             self.journal.propose(ids)
-            self._board = None
+            self._proposal = None
 
     def _learn(self) -> None:
-        board = self._board_now()
-        assert board is not None
-        state = self._loop_state()
-        if board.n_known != len(state.known.class_names):
-            raise InputError("the groups were made beside other known classes; group the pile again")
-        ids, pile = read_pile(
-            self.service.pile, state.network, self.service.deployed.width, self.service.settings, board.ids
+        proposal = self._open_proposal()
+        assert proposal is not None
+        state, service = self._loop_state(), self.service
+        if proposal.n_known != len(state.known.class_names):
+            raise InputError("the groups were made beside other known classes; group the unknown inputs again")
+        width = service.deployment.width
+        ids, inputs = read_unknown_inputs(service.unknowns, state.network, width, service.settings, proposal.ids)
+        if len(ids) < len(proposal.ids):
+            raise InputError("some inputs of these groups are no longer stored; group the unknown inputs again")
+        labelled, names = proposal.label_inputs(inputs, len(state.known.class_names))
+        done = learn_classes(
+            state, labelled, names, progress=self._report_progress, discovery=proposal.found, **self._options
         )
-        where = {one: row for row, one in enumerate(ids)}
-        kept = [row for row, one in enumerate(board.ids) if one in where]
-        if len(kept) < len(board.ids):
-            raise InputError("some inputs of these groups have left the pile; group it again")
-        labelled, names = board.chosen(pile, state)
-        done = learn_classes(state, labelled, names, progress=self._tell, discovery=board.found, **self._options)
-        folder = versions.write_version(self.service.store_dir, done)
-        learned = [one for one, label in zip(ids, labelled.labels, strict=True) if label >= 0]
+        folder = versions.write_version(service.store_dir, done)
+        learned = [id for id, label in zip(ids, labelled.labels, strict=True) if label >= 0]
         with self._lock:
-            # the folder first: a version that the journal knows of is always there
+            # the folder first: a version that the journal knows of always exists
             versions.keep_version(folder, self.journal.next_version)
             self.journal.add_version(
-                self.journal.current, self._base_version, board.number, done.to_json(), learned, board.discarded()
+                self.journal.current, self._base.version, proposal.number, done.to_json(), learned, proposal.discarded()
             )
 
 
-def _texts(service: Service, ids: list[str]) -> list[str] | None:
-    """What clients call the inputs, when every one of them came with words: then they are texts."""
-    items = service.pile.get(ids)
-    words = [item.reference or "" for item in items]
-    return words if words and all(" " in word for word in words) else None
+def _read_texts(service: Service, ids: list[str]) -> list[str] | None:
+    """Return the references of the inputs when all of them are texts of several words."""
+    texts = [item.reference or "" for item in service.unknowns.get(ids)]
+    return texts if texts and all(" " in text for text in texts) else None

@@ -40,15 +40,15 @@ async function ask(path, body) {
 let opening = null;
 function askToken() {
   opening ??= new Promise((resolve) => {
-    const door = $("door");
-    $("door-form").onsubmit = () => {
+    const dialog = $("token-dialog");
+    $("token-form").onsubmit = () => {
       token = $("token").value.trim();
       sessionStorage.setItem("offmap-token", token);
       opening = null;
       resolve();
     };
-    door.oncancel = (event) => event.preventDefault();
-    door.showModal();
+    dialog.oncancel = (event) => event.preventDefault();
+    dialog.showModal();
   });
   return opening;
 }
@@ -158,7 +158,7 @@ function showTools() {
   $("merge").hidden = chosen.size < 2;
   $("merge").textContent = "Merge " + chosen.size;
   $("undo").hidden = !view.can_undo;
-  $("group").textContent = view.board ? "Group again" : "Group the pile";
+  $("group").textContent = view.board ? "Group again" : "Group the unknown inputs";
   $("group").className = view.board ? "quiet" : "";
 }
 
@@ -173,7 +173,7 @@ function showBoard() {
     if (!board || !board.groups.length) {
       const open = view.stats.pile.open;
       $("list").replaceChildren(el("p", { className: "empty" }, board ? "No group is left here. Group again when more has come in."
-        : open ? "Press “Group the pile” to see what these inputs have in common." : "Nothing unknown has come in yet."));
+        : open ? "Press “Group the unknown inputs” to see what these inputs have in common." : "Nothing unknown has come in yet."));
     }
     const again = focused && $(focused);
     if (again) { again.focus(); if (typed !== null && again.value === "") again.value = typed; }
@@ -188,7 +188,7 @@ function showBoard() {
     (board?.discarded ? plural(board.discarded, "input is", "inputs are") + " discarded." : "");
   $("learning").hidden = !board || !board.groups.length;
   const what = named.length ? "New: " + named.map((group) => group.name).join(", ") + "."
-    : "Name at least one group first. Groups without a name stay on the pile.";
+    : "Name at least one group first. Groups without a name stay unknown inputs.";
   $("learn-lead").textContent = what + " Known classes are learned along, and may lose at most " +
     percent(view.max_forgetting, 1) + " of their accuracy; else nothing is deployed.";
   $("learn").disabled = running || !named.length || Boolean(view.missing);
@@ -295,7 +295,7 @@ function show(next) {
   document.body.dataset.ready = "yes";
 }
 
-async function watch() {
+async function poll() {
   try {
     if (!document.hidden && !busy) {
       const next = await (await ask("/v1/triage")).json();
@@ -306,7 +306,7 @@ async function watch() {
     $("job-words").textContent = "The service does not answer: " + error.message;
     $("job-share").hidden = true;
   }
-  setTimeout(watch, view?.job?.running ? 400 : 2500);
+  setTimeout(poll, view?.job?.running ? 400 : 2500);
 }
 
 $("group").addEventListener("click", () => act("/v1/triage/group", {}));
@@ -317,4 +317,4 @@ $("merge").addEventListener("click", () => {
   edit("merge", { groups });
 });
 $("learn").addEventListener("click", () => act("/v1/triage/learn", { board: view.board.number }));
-watch();
+poll();

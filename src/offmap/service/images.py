@@ -1,0 +1,92 @@
+"""Decode images from clients within limits: few formats, sizes checked before any pixel is decoded."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.data import scaled
+from offmap.errors import DependencyError, InputError
+from offmap.service.request_errors import RequestError, to_sentence
+from offmap.service.settings import Settings
+
+FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/bmp": "BMP"}
+
+
+def decode_images(contents: Sequence[bytes], settings: Settings) -> tuple[npt.NDArray[np.float32], str]:
+    """Decode images into the array that the network reads.
+
+    Parameters
+    ----------
+    contents : sequence of bytes
+        Files in one of `FORMATS`.
+    settings : Settings
+        The largest number of pixels, and the size, channels, mean and standard deviation of the result.
+
+    Returns
+    -------
+    rows : ndarray of shape (n, channels, height, width)
+        Scaled images.
+    content_type : str
+        The media type of the files, ``"application/octet-stream"`` when they differ.
+
+    Raises
+    ------
+    RequestError
+        If the images have too many pixels.
+    InputError
+        If an image is damaged or has another size than the first.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> out = io.BytesIO()
+    >>> Image.new("RGB", (8, 8), "red").save(out, "PNG")
+    >>> rows, kind = decode_images([out.getvalue()], Settings())
+    >>> rows.shape, kind
+    ((1, 3, 8, 8), 'image/png')
+    """
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise DependencyError("reading images needs pillow: pip install 'offmap[data]'") from error
+    arrays: list[npt.NDArray[Any]] = []
+    formats: set[str] = set()
+    pixels = 0
+    for row, content in enumerate(contents):
+        too_many = RequestError(413, f"image {row}: more than {settings.max_pixels:,} pixels in one request")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is lower
+                with Image.open(io.BytesIO(content), formats=tuple(FORMATS.values())) as opened:
+                    pixels += opened.width * opened.height
+                    if pixels > settings.max_pixels:
+                        raise too_many
+                    formats.add(str(opened.format))
+                    upright = ImageOps.exif_transpose(opened).convert("L" if settings.gray else "RGB")
+            if settings.image_size is not None:
+                side = settings.image_size
+                upright = ImageOps.fit(upright, (side, side), Image.Resampling.BILINEAR)
+        except RequestError:
+            raise
+        except Image.DecompressionBombError as error:
+            raise too_many from error
+        except Exception as error:  # decoders raise all kinds of errors about damaged files
+            raise InputError(
+                f"image {row}: not a readable {', '.join(FORMATS.values())} file ({to_sentence(error)[:200]})"
+            ) from error
+        array = np.asarray(upright)
+        arrays.append(array[..., None] if array.ndim == 2 else array)
+        if arrays[-1].shape != arrays[0].shape:
+            raise InputError(
+                f"image {row}: {arrays[-1].shape[1]}×{arrays[-1].shape[0]} pixels, the first has "
+                f"{arrays[0].shape[1]}×{arrays[0].shape[0]}; send one size, or start the service with --image-size"
+            )
+    media = {name: kind for kind, name in FORMATS.items()}
+    content_type = media[formats.pop()] if len(formats) == 1 else "application/octet-stream"
+    return scaled(np.stack(arrays), settings.mean, settings.std), content_type
