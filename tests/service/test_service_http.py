@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 import zlib
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -60,7 +61,7 @@ def raw(server, *parts):
     return found
 
 
-def test_known_and_unknown_are_told_apart_and_the_unknown_is_on_the_pile(server):
+def test_known_and_unknown_are_told_apart_and_the_unknown_is_stored(server):
     before = set(server.unknown_ids())
     results = server.score(features=KNOWN + UNKNOWN)
     assert [result["known"] for result in results] == [True, False]
@@ -115,7 +116,7 @@ def test_arrays_are_kept_as_npy(network_server):
     np.testing.assert_array_equal(kept, zeros[0])
 
 
-def test_the_pile_is_read_in_pages_without_gaps_or_repeats(server):
+def test_unknown_inputs_are_read_in_pages_without_gaps_or_repeats(server):
     for _ in range(5):
         server.score(features=UNKNOWN * 3)
     everything = server.unknown_ids()
@@ -156,9 +157,9 @@ def test_probes_guard_metrics_and_document(server):
     assert sum(stats["scores"]["counts"]) == stats["scored"]
 
 
-def _npy_claiming(shape):
+def _npy_claiming(shape, content=b"\0" * 16):
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + b"\0" * 16
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + content
 
 
 def _pickled():
@@ -206,6 +207,10 @@ BAD = {
     "npy: cut short": (npy(np.ones((2, WIDTH)))[:-1], NPY, 400),
     "npy: a huge claim": (_npy_claiming((10**9, 10**9)), NPY, 400),
     "npy: a negative claim": (_npy_claiming((-1, 4)), NPY, 400),
+    "npy: no rows of a huge width": (_npy_claiming((0, 2**70), b""), NPY, 400),
+    "npy: a length that is a truth value": (_npy_claiming((True, 4)), NPY, 400),
+    "npy: seventy dimensions": (_npy_claiming((1,) * 69 + (4,)), NPY, 400),
+    "npy: nine dimensions": (_npy_claiming((1,) * 8 + (4,)), NPY, 400),
     "npy: a pickle": (_pickled(), NPY, 422),
     "npy: text": (npy(np.array(["a"])), NPY, 422),
     "npy: complex": (npy(np.ones((1, WIDTH), complex)), NPY, 422),
@@ -369,6 +374,61 @@ def test_a_body_without_end_is_refused_and_then_cut(server):
             while time.monotonic() < end:
                 sock.sendall(chunk)
         assert time.monotonic() < end, "it must not be read for ever"
+
+
+def test_images_are_counted_as_decoded_and_their_shape_is_read_from_the_header(launcher, tmp_path):
+    server = launcher.start(tmp_path / "a", guard="network", max_memory=2_000_000)
+    status, _, answer = server.call("POST", "/v1/score", picture((500, 500)), {"content-type": "image/png"})
+    assert status == 413, answer
+    assert "once decoded" in answer["error"]
+    assert server.call("POST", "/v1/score", picture((4, 4)), {"content-type": "image/png"})[0] == 200
+    server.end()
+    server = launcher.start(tmp_path / "b", guard="network", input_shape=[3, 4, 4])
+    only_header = picture((500, 500))[:60]
+    status, _, answer = server.call("POST", "/v1/score", only_header, {"content-type": "image/png"})
+    assert status == 422, answer
+    assert "500×500 pixels; the network takes inputs of shape 3×4×4" in answer["error"]
+    server.end()
+
+
+def test_many_small_files_of_huge_images_do_not_fill_the_memory(launcher, tmp_path):
+    """One of these images is 48 MB when decoded: together, and with their copies, they would be more than 2 GB."""
+    server = launcher.start(tmp_path, guard="network", max_memory=64_000_000)
+    bomb, statuses = picture((2000, 2000)), []
+
+    def ask():
+        statuses.append(server.call("POST", "/v1/score", bomb, {"content-type": "image/png"}, timeout=120)[0])
+
+    before = peak_memory(server)
+    threads = [threading.Thread(target=ask) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(statuses) <= {422, 503}
+    assert statuses.count(422) >= 1, "one at a time is decoded, and does not fit the network"
+    assert peak_memory(server) - before < 600e6
+    server.end()
+
+
+def peak_memory(server):
+    """The most bytes that the server's process ever held."""
+    text = Path(f"/proc/{server.pid}/status").read_text()
+    return 1024 * int(text.partition("VmHWM:")[2].split()[0])
+
+
+def test_every_answer_keeps_browsers_from_guessing_framing_and_reading(server):
+    for method, path in (("GET", "/v1/guard"), ("GET", "/nothing"), ("GET", "/healthz"), ("POST", "/v1/score")):
+        headers = server.call(method, path)[1]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", "http://", "\xff"])
+def test_an_origin_that_is_no_address_is_refused(server, origin):
+    status, _, answer = server.call("GET", "/v1/guard", headers={"origin": origin})
+    assert (status, set(answer)) == (403, {"error"})
 
 
 def test_pages_of_other_sites_are_refused(server):

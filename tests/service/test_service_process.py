@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import http.client
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 
 from offmap.cli import app
 from offmap.errors import InputError
+from offmap.service import Deployment, Service, bind_socket, create_app
 from offmap.service.loading import DeploymentFiles
 from offmap.service.settings import Settings, load_settings
 
@@ -107,6 +109,60 @@ def test_secrets_are_not_shown(tmp_path):
     assert TOKEN not in repr(Settings(token=TOKEN))
     with pytest.raises(InputError, match="cannot be read"):
         Settings(token_file=tmp_path / "none").read_token()
+
+
+def test_a_misspelt_variable_is_named_at_the_start(monkeypatch, caplog):
+    monkeypatch.setenv("OFFMAP_MAX_ROW", "7")
+    monkeypatch.setenv("OFFMAP_SOMETHING", "7")
+    monkeypatch.setenv("OFFMAP_DATA", "/data")
+    monkeypatch.setenv("OFFMAP_MAX_BODY", "7")
+    assert load_settings().max_body == 7
+    assert [record.message for record in caplog.records] == [
+        "OFFMAP_MAX_ROW is not a setting and is ignored; is OFFMAP_MAX_ROWS meant?",
+        "OFFMAP_SOMETHING is not a setting and is ignored",
+    ]
+
+
+def test_answers_are_sent_at_once():
+    """Without TCP_NODELAY the second part of an answer waits until the client acknowledges the first."""
+
+    async def accepted_option():
+        found = asyncio.get_running_loop().create_future()
+
+        def connected(_, writer):
+            found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        bound = bind_socket(Settings(port=0))
+        async with await asyncio.start_server(connected, sock=bound):
+            _, writer = await asyncio.open_connection(*bound.getsockname())
+            option = await found
+            writer.close()
+        return option
+
+    assert asyncio.run(accepted_option()) == 1
+
+
+def test_a_token_that_cannot_be_used_stops_the_start(run, tmp_path, monkeypatch):
+    monkeypatch.delenv("OFFMAP_TOKEN", raising=False)
+    guard = tmp_path / "guard.offmap"
+    make_guard().save(guard)
+    (tmp_path / "short").write_text("short")
+    (tmp_path / "binary").write_bytes(b"\xff" * 40)
+    for name, part in (
+        ("gone", "cannot be read"),
+        ("short", "5 characters"),
+        ("binary", "cannot be read"),
+        ("", "read"),
+    ):
+        words = ("--token-file", tmp_path / name, "--port", 0, "--store", tmp_path / "s")
+        result = run("serve", guard, *words)
+        assert result.exit_code == 1
+        assert part in result.output
+        assert len(result.output.strip().splitlines()) == 1
+    short = Settings(store=str(tmp_path / "s"), token="short")
+    with Service(Deployment(make_guard()), short) as service, pytest.raises(InputError, match="5 characters"):
+        create_app(service)
 
 
 def test_the_command_refuses_in_one_line(run, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from service_kit import CLASSES, KNOWN, UNKNOWN, WIDTH, guard_of, make_guard, make_network
 
 import offmap
+from offmap.detection import Verdicts
 from offmap.errors import InputError, StoreError
 from offmap.service import Deployment, ScoringRequest, Service, Settings
 from offmap.service.request_errors import RequestError
+from offmap.service.scoring import limit_scores
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def make(tmp_path):
 
 
 class Held:
-    """A pile's database that lets no commit through before it is told to, or fails as told."""
+    """A database that lets no commit through before it is told to, or fails as told."""
 
     def __init__(self, database):
         self._database, self.open, self.error, self.commits = database, threading.Event(), None, 0
@@ -163,6 +166,40 @@ def test_concurrent_requests_are_scored_together_and_a_bad_one_by_itself(make):
     assert 10 in sizes, "all that waited and had one shape, the huge one too"
 
 
+def test_an_infinite_score_is_unknown_and_kept_and_never_in_json(make):
+    rows = np.random.default_rng(0).normal(2, 1, size=(200, WIDTH)).astype(np.float32)
+    acts = offmap.Activations(rows)
+    service = make(offmap.detector("knn(3)").fit(acts[:100]).calibrate(acts[100:]))
+    results = service.score(features=[[0.0] * WIDTH, *rows[:2].tolist()])
+    assert [row["known"] for row in results] == [False, True, True]
+    json.dumps(results, allow_nan=False)
+    (item,) = service.unknowns.get([results[0]["id"]])
+    assert np.isfinite(item.score)
+    assert item.p_value == pytest.approx(1 / 101)
+    json.dumps(service.summarize(), allow_nan=False)
+
+
+def test_infinite_calibration_scores_do_not_break_the_figures(make):
+    rows = np.random.default_rng(0).normal(2, 1, size=(200, WIDTH)).astype(np.float32)
+    rows[100:120] = 0
+    acts = offmap.Activations(rows)
+    guard = offmap.detector("knn(3)").fit(acts[:100]).calibrate(acts[100:])
+    assert np.isinf(guard.calibration.scores).sum() == 20, "chosen so"
+    service = make(guard)
+    results = service.score(features=rows[95:105])
+    assert not any(row["known"] for row in results[5:]), "-inf is never known, also where many known inputs score so"
+    for figures in (results, service.summarize(), service.describe()):
+        json.dumps(figures, allow_nan=False)
+
+
+def test_a_score_of_plus_infinity_is_never_known():
+    scores = np.array([np.inf, 2.0, -np.inf])
+    limited = limit_scores(Verdicts(scores, np.array([1.0, 0.5, 0.1]), np.array([True, True, True])), 9)
+    assert limited.known.tolist() == [False, True, False]
+    assert limited.p_value.tolist() == [0.1, 0.5, 0.1]
+    assert np.isfinite(limited.score).all()
+
+
 def test_large_requests_are_run_in_batches(make):
     network = make_network()
     seen = []
@@ -251,7 +288,7 @@ def test_closing_answers_everything_that_was_accepted(make):
     assert service.readiness_error() is not None
 
 
-def test_drift_and_shares_are_watched(make):
+def test_drift_and_shares_are_measured(make):
     service = make(drift_alpha=0.001)
     rng = np.random.default_rng(0)
     rows = rng.random((600, WIDTH)) + 4 * np.eye(WIDTH)[np.arange(600) % CLASSES]

@@ -30,7 +30,7 @@ def postgres(tmp_path_factory):
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request, tmp_path):
-    """Where a fresh pile is made."""
+    """Where a fresh store is made."""
     if request.param == "sqlite":
         return tmp_path
     url = request.getfixturevalue("postgres")
@@ -192,10 +192,20 @@ def test_the_oldest_go_when_they_are_too_old(store):
     unknowns.close()
 
 
+def test_a_clock_that_jumps_forward_does_not_empty_the_store(store, monkeypatch):
+    unknowns = open_unknown_store(store)
+    unknowns.add(items(1000))
+    monkeypatch.setattr("offmap.service.unknowns.time.time", lambda now=time.time: now() + 100 * 86400)
+    dropped = [unknowns.add(items(1)), unknowns.trim(), unknowns.trim()]
+    assert dropped == [{"age": 100}, {}, {}]
+    assert unknowns.read_totals()[0] == 901
+    unknowns.close()
+
+
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 8), max_size=12), st.integers(1, 20))
-def test_a_bounded_pile_is_the_tail_of_a_list(tmp_path_factory, sizes, bound):
-    unknowns = open_unknown_store(tmp_path_factory.mktemp("pile"), StoreLimits(items=bound))
+def test_a_bounded_store_is_the_tail_of_a_list(tmp_path_factory, sizes, bound):
+    unknowns = open_unknown_store(tmp_path_factory.mktemp("store"), StoreLimits(items=bound))
     expected: list[str] = []
     for size in sizes:
         added = items(size)
@@ -266,7 +276,7 @@ def test_it_is_there_when_opened_again(store):
     again.close()
 
 
-def test_a_backup_of_a_pile_in_use_is_whole(tmp_path):
+def test_a_backup_of_a_store_in_use_is_whole(tmp_path):
     """As the page on operations says: SQLite's own backup, while the service writes."""
     unknowns = open_unknown_store(tmp_path / "store")
     stop = threading.Event()
@@ -316,7 +326,7 @@ def test_commits_wait_for_the_disk(tmp_path):
 
 def test_a_damaged_or_foreign_file_is_refused(tmp_path):
     (tmp_path / FILE).write_bytes(b"no database" * 1000)
-    with pytest.raises(StoreError, match="pile"):
+    with pytest.raises(StoreError, match="unknown inputs"):
         open_unknown_store(tmp_path)
     other = tmp_path / "other"
     open_unknown_store(other).close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import numpy as np
 
 from offmap import store
 from offmap.activations import Activations, Head
-from offmap.detection import Detector, Verdicts
+from offmap.detection import Calibration, Detector, Verdicts
 from offmap.errors import InputError, StoreError
 from offmap.extra_passes import Requirements
 from offmap.network import Network
@@ -59,7 +60,7 @@ class Deployment:
 
     detector: Detector
     network: Network | None = None
-    class_names: tuple[str, ...] | None = None
+    class_names: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if not self.detector.is_fitted or self.detector.calibration is None:
@@ -82,6 +83,21 @@ class Deployment:
     def n_classes(self) -> int | None:
         """How many classes it tells apart; `None` where the detector knows none."""
         return self.detector.n_classes if self.class_names is None else len(self.class_names)
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration of the detector."""
+        assert self.detector.calibration is not None
+        return self.detector.calibration
+
+    @cached_property
+    def version(self) -> str:
+        """Twelve characters that identify the detector and its calibration."""
+        digest = hashlib.sha256(self.detector.chosen.encode())
+        digest.update(repr(self.calibration.tpr).encode())
+        for array in self.calibration.arrays().values():
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()[:12]
 
     @cached_property
     def requirements(self) -> Requirements:

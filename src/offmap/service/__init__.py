@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from offmap.errors import DependencyError
 
 _MODULES = {
-    "Deployment": "offmap.service.deployment",
+    "Deployment": "offmap.openworld",
     "DriftMonitor": "offmap.service.drift",
     "ScoringRequest": "offmap.service.requests",
     "Service": "offmap.service.service",
@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from offmap.openworld import Deployment as Deployment
     from offmap.service.app import create_app as create_app
-    from offmap.service.deployment import Deployment as Deployment
     from offmap.service.drift import DriftMonitor as DriftMonitor
     from offmap.service.requests import ScoringRequest as ScoringRequest
     from offmap.service.run import bind_socket as bind_socket

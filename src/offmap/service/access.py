@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from offmap.service.memory import MemoryBudget
 from offmap.service.monitoring import ServiceMetrics
 from offmap.service.request_errors import RequestError
 from offmap.service.settings import Settings
@@ -24,6 +25,12 @@ from offmap.service.settings import Settings
 _MAX_ADDRESSES = 10_000
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _PROBES = frozenset({"/healthz", "/readyz"})
+_SAFE_HEADERS = (  # browsers neither guess types nor show or read answers in pages of other sites
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+RESERVATION = "offmap.reservation"  # the key of a request's `Reservation` in its ASGI scope
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
@@ -119,7 +126,7 @@ class AccessMiddleware:
         rate = settings.requests_per_second
         self._bucket = None if rate is None else TokenBucket(rate)
         self._running = 0
-        self._reserved = 0
+        self._memory = MemoryBudget(settings.max_memory)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the application, or reject it."""
@@ -127,23 +134,18 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(self._settings, receive, send)
+        reservation = scope[RESERVATION] = self._memory.open_reservation()
         began = time.perf_counter()
         self._running += 1
         self._metrics.running.set(self._running)
         try:
             rejection = self._reject(scope, exchange)
-            if rejection is None:
-                self._reserved += exchange.body_size
-                try:
-                    await self._app(scope, exchange.receive, exchange.send)
-                finally:
-                    self._reserved -= exchange.body_size
-            else:
-                await rejection(scope, exchange.receive, exchange.send)
+            await (rejection or self._app)(scope, exchange.receive, exchange.send)
         except Exception:
             exchange.status = 500
             raise
         finally:
+            reservation.release()
             self._running -= 1
             self._metrics.running.set(self._running)
             # the template of the route, as a label per path would let clients create any number of series
@@ -159,9 +161,8 @@ class AccessMiddleware:
             self._check_rate(scope)  # before the token, so that guessing tokens is limited too
             if scope["path"] not in self._open_paths:
                 self._check_token(headers)
-            exchange.check_size(headers)
-            over = self._reserved + exchange.body_size > self._settings.max_memory
-            if over or self._running > self._settings.max_requests:
+            scope[RESERVATION].reserve(exchange.check_size(headers))
+            if self._running > self._settings.max_requests:
                 raise RequestError(503, "too many requests at a time; come back in a moment")
         except RequestError as error:
             return error_response(error)
@@ -171,8 +172,8 @@ class AccessMiddleware:
         """Reject requests that pages of other sites make through a visitor's browser."""
         host = headers.get("host", "")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
-            raise RequestError(403, f"requests from pages of {origin[:100]} are not taken")
+        if origin is not None and _parse_host(origin) != host:
+            raise RequestError(403, f"requests from pages of {origin[:100]!r} are not taken")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         # browsers always name a host; a probe without one is no browser
         if host and self._digest is None and self._settings.is_loopback and name not in _LOCAL_NAMES:
@@ -196,6 +197,13 @@ class AccessMiddleware:
             raise RequestError(429, f"more than {self._bucket.rate:g} requests per second; come back in {wait:.1f} s")
 
 
+def _parse_host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # such as "http://["
+        return None
+
+
 class _Exchange:
     """The messages of one request and its answer, with limits on size and time."""
 
@@ -204,18 +212,19 @@ class _Exchange:
         self._deadline = time.monotonic() + settings.body_seconds
         self._read = 0
         self._ended = False
-        self.body_size = 0  # in bytes, as declared by the headers
         self.status = 0
 
-    def check_size(self, headers: dict[str, str]) -> None:
+    def check_size(self, headers: dict[str, str]) -> int:
+        """Return the size of the body in bytes, as declared by the headers."""
         length = headers.get("content-length")
         chunked = "transfer-encoding" in headers
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise RequestError(415, "content-encoding: compressed bodies are not taken; send the body as it is")
         # a body of unknown length may be as long as any
-        self.body_size = self._settings.max_body if chunked else int(length or 0)
-        if self.body_size > self._settings.max_body:
+        size = self._settings.max_body if chunked else int(length or 0)
+        if size > self._settings.max_body:
             raise RequestError(413, self._too_long())
+        return size
 
     async def receive(self) -> Message:
         if self._ended:
@@ -237,8 +246,12 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            headers = list(message.get("headers", []))
+            present = {name.lower() for name, _ in headers}
+            headers += [(name, value) for name, value in _SAFE_HEADERS if name not in present]
             if self.status == 408:  # the rest of any other rejected body is skipped, so that the answer is read
-                message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
+                headers.append((b"connection", b"close"))
+            message["headers"] = headers
         await self._send(message)
 
     def _too_long(self) -> str:

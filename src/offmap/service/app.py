@@ -59,6 +59,7 @@ def create_app(service: Service, routers: Iterable[APIRouter] = (), close: bool 
     ...     sorted(create_app(service).openapi()["paths"])[:4]
     ['/healthz', '/metrics', '/readyz', '/v1/guard']
     """
+    service.settings.read_token()  # one that cannot be used is an error now, not at the first request
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -86,6 +87,7 @@ def create_app(service: Service, routers: Iterable[APIRouter] = (), close: bool 
     app.add_exception_handler(RequestValidationError, _answer_invalid_parameter)
     app.add_exception_handler(OffmapError, _answer_offmap_error)
     app.add_exception_handler(ClientDisconnect, _answer_disconnect)
+    app.add_exception_handler(MemoryError, _answer_out_of_memory)
     app.add_exception_handler(Exception, _answer_failure)
     return app
 
@@ -119,6 +121,11 @@ async def _answer_invalid_parameter(_: Request, error: Exception) -> JSONRespons
 async def _answer_disconnect(_: Request, error: Exception) -> JSONResponse:
     del error  # nobody reads this answer, and it is no fault of the service
     return error_response(RequestError(400, "the client left before the request was complete"))
+
+
+async def _answer_out_of_memory(_: Request, error: Exception) -> JSONResponse:
+    del error
+    return error_response(RequestError(503, "there is not enough memory for this request now; try again"))
 
 
 async def _answer_failure(_: Request, error: Exception) -> JSONResponse:

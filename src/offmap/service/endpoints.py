@@ -15,8 +15,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
 from offmap.errors import InputError, OffmapError
-from offmap.service.access import allow_without_token
-from offmap.service.deployment import Kind
+from offmap.openworld.deployment import RowKind
+from offmap.service.access import RESERVATION, allow_without_token
 from offmap.service.parsing import parse_request
 from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.service import Service
@@ -89,7 +89,7 @@ async def score(
 ) -> Response:
     """Parse the body, score its rows and answer one result per row."""
     service: Service = request.app.state.service
-    arguments = _check_kind(kind, service), service.settings
+    arguments = _check_kind(kind, service), service.settings, request.scope[RESERVATION].reserve
     content_type = request.headers.get("content-type", "").lower()
     body = await request.body()
     if len(body) <= _SMALL_BODY and content_type.startswith(("application/json", "application/x-npy")):
@@ -274,7 +274,7 @@ def _describe_unknown(item: UnknownInput) -> dict[str, Any]:
     }
 
 
-def _check_kind(given: str | None, service: Service) -> Kind:
+def _check_kind(given: str | None, service: Service) -> RowKind:
     if given is None:
         return "features" if service.deployment.network is None else "inputs"
     if given == "features":

@@ -11,7 +11,7 @@ import offmap
 from offmap.detection import Detector
 from offmap.errors import InputError
 from offmap.network import Network
-from offmap.service.deployment import Deployment
+from offmap.openworld import Deployment
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
 from offmap.detection import Verdicts
-from offmap.service.deployment import Deployment
+from offmap.openworld import Deployment
 from offmap.service.drift import DriftMonitor
 
 RECENT = 1000
@@ -100,10 +100,12 @@ class ServiceMetrics:
 
     def start(self, deployment: Deployment) -> None:
         """Reset scores, share and drift for a new deployment, whose scores are on another scale."""
-        scores = deployment.calibration.scores
+        # an infinite score of one calibration input says nothing about where the others lie
+        scores = deployment.calibration.scores[np.isfinite(deployment.calibration.scores)]
+        edges = np.unique(np.quantile(scores, _LEVELS)) if len(scores) else np.zeros(1)
         with self._lock:
             self._deployment = deployment
-            self._scores = BatchHistogram(np.unique(np.quantile(scores, _LEVELS)))
+            self._scores = BatchHistogram(edges)
             self._recent.clear()
             self._drift = DriftMonitor(scores, self._alpha) if len(scores) > 1 else None
             self.guard.clear()

@@ -7,12 +7,13 @@ import binascii
 import io
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from offmap.errors import InputError
-from offmap.service.deployment import Kind
+from offmap.openworld.deployment import RowKind
 from offmap.service.images import FORMATS, decode_images
 from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.requests import NPY, ScoringRequest
@@ -25,10 +26,17 @@ _NPY_TYPES = (NPY, "application/octet-stream")
 MAX_REFERENCE = 1024
 _MAX_LISTS = 500_000  # lists and objects in one body of JSON: each costs twenty times its bytes in memory
 _MAX_HEADER = 1024
+_MAX_DIMENSIONS = 8
 _KEYS = ("features", "inputs", "images")
 
 
-def parse_request(body: bytes, content_type: str, kind: Kind, settings: Settings) -> ScoringRequest:
+def parse_request(
+    body: bytes,
+    content_type: str,
+    kind: RowKind,
+    settings: Settings,
+    reserve: Callable[[int], None] = lambda size: None,
+) -> ScoringRequest:
     """Parse a body by its media type.
 
     Parameters
@@ -41,6 +49,8 @@ def parse_request(body: bytes, content_type: str, kind: Kind, settings: Settings
         What the rows of a ``.npy`` body are.
     settings : Settings
         Limits, and how images are prepared.
+    reserve : callable, optional
+        Called with the number of bytes of decoded images before they are decoded; may raise `RequestError`.
 
     Returns
     -------
@@ -59,11 +69,11 @@ def parse_request(body: bytes, content_type: str, kind: Kind, settings: Settings
     """
     media = content_type.partition(";")[0].strip()
     if media in _JSON_TYPES:
-        return _parse_json(body, settings)
+        return _parse_json(body, settings, reserve)
     if media in _NPY_TYPES:
         return ScoringRequest(kind, read_npy(body))
     if media in FORMATS:
-        rows, found = decode_images([body], settings)
+        rows, found = decode_images([body], settings, reserve)
         return ScoringRequest("inputs", rows, [body], found)
     raise RequestError(415, f"content-type {media[:80]!r}: send {JSON}, {NPY} or {', '.join(FORMATS)}")
 
@@ -108,8 +118,8 @@ def read_npy(content: bytes) -> Array:
     shape, fortran, dtype = header
     if dtype.kind not in "fiu" or dtype.itemsize > 8:
         raise InputError(f".npy of type {dtype}: whole or floating-point numbers of at most 8 bytes are needed")
-    if any(length < 0 for length in shape):
-        raise RequestError(400, f"not a readable .npy file (shape {shape})")
+    if len(shape) > _MAX_DIMENSIONS or not all(type(length) is int and 0 <= length < 2**31 for length in shape):
+        raise RequestError(400, f"not a readable .npy file (shape {str(shape)[:100]})")
     claimed = math.prod(shape) * dtype.itemsize
     there = len(content) - stream.tell()
     if claimed != there:
@@ -118,7 +128,7 @@ def read_npy(content: bytes) -> Array:
     return flat.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="), copy=False)
 
 
-def _parse_json(body: bytes, settings: Settings) -> ScoringRequest:
+def _parse_json(body: bytes, settings: Settings, reserve: Callable[[int], None]) -> ScoringRequest:
     if body.count(b"[") + body.count(b"{") > _MAX_LISTS:
         raise RequestError(413, f"more than {_MAX_LISTS:,} lists in one request; send fewer rows, or .npy")
     try:
@@ -145,9 +155,9 @@ def _parse_json(body: bytes, settings: Settings) -> ScoringRequest:
         raise RequestError(413, f"{len(given[key])} rows, the limit is {settings.max_rows}; send them in parts")
     if key == "images":
         contents = [_decode_base64(text, row) for row, text in enumerate(given[key])]
-        rows, found = decode_images(contents, settings)
+        rows, found = decode_images(contents, settings, reserve)
         return ScoringRequest("inputs", rows, contents, found, references)
-    kind: Kind = "features" if key == "features" else "inputs"
+    kind: RowKind = "features" if key == "features" else "inputs"
     return ScoringRequest(kind, _to_array(given[key], key), references=references)
 
 

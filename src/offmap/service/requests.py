@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from offmap.activations import as_array
 from offmap.errors import InputError
-from offmap.service.deployment import Deployment, Kind
+from offmap.openworld import Deployment
+from offmap.openworld.deployment import RowKind
 from offmap.service.request_errors import RequestError
 from offmap.service.settings import Settings
 
@@ -44,7 +45,7 @@ class ScoringRequest:
         Receives one result per row.
     """
 
-    kind: Kind
+    kind: RowKind
     rows: Any
     contents: Sequence[bytes] | None = None
     content_type: str | None = None

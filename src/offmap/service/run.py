@@ -145,7 +145,8 @@ def bind_socket(settings: Settings) -> socket.socket:
     """
     settings.check_exposure()
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # with the protocol named, asyncio sets TCP_NODELAY on accepted connections; else answers wait for acknowledgements
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((settings.host, settings.port))

@@ -12,19 +12,25 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from offmap.activations import Activations
 from offmap.detection import Verdicts
-from offmap.errors import OffmapError
-from offmap.service.deployment import Deployment
-from offmap.service.request_errors import RequestError
+from offmap.errors import InputError, OffmapError
+from offmap.openworld import Deployment
+from offmap.openworld.deployment import RowKind
+from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.requests import Result, ScoringRequest
 from offmap.service.unknowns import UnknownInput, UnknownStore, new_ids
 
+MAX_SCORE = float(np.finfo(np.float32).max)  # what JSON carries in place of infinity
 _COMMIT_ROWS = 4096
 _TRIM_SECONDS = 60.0
+Array = npt.NDArray[Any]
 _log = logging.getLogger(__name__)
 
 
@@ -176,7 +182,7 @@ class Scoring:
         assert deployment is not None
         # a copy even of one: a network may work in place, and the stored input must be the one that was sent
         rows = np.concatenate([request.rows for request in batch])
-        verdicts, features = deployment.score(batch[0].kind, rows, self._max_batch)
+        verdicts, features = _score_rows(deployment, batch[0].kind, rows, self._max_batch)
         ids, now = new_ids(len(rows)), time.time()
         answers: list[_Answer] = []
         i = 0
@@ -185,7 +191,7 @@ class Scoring:
             for row in range(len(request)):
                 known = bool(verdicts.known[i])
                 score, p_value = float(verdicts.score[i]), float(verdicts.p_value[i])
-                predicted = deployment.class_label(None if verdicts.predicted is None else int(verdicts.predicted[i]))
+                predicted = deployment.class_name(None if verdicts.predicted is None else int(verdicts.predicted[i]))
                 answer.results.append(
                     {"id": ids[i], "score": score, "p_value": p_value, "known": known, "class": predicted}
                 )
@@ -243,3 +249,55 @@ class Scoring:
             self._on_dropped(self._unknowns.trim())
         except Exception as error:  # the next commit reports it to whoever asks
             _log.error("old unknown inputs could not be dropped: %s", error)
+
+
+def _score_rows(deployment: Deployment, kind: RowKind, rows: Array, batch_size: int) -> tuple[Verdicts, Array | None]:
+    """Score rows; return their verdicts, with finite scores only, and their features."""
+    try:
+        acts = deployment.activations(rows, kind, batch_size)
+    except (MemoryError, AssertionError):
+        raise
+    except Exception as error:  # a model raises any kind of error about inputs it was not made for
+        shape = "×".join(map(str, rows.shape[1:]))
+        reason = to_sentence(error).replace(repr(deployment.network), "the network")[:300]  # it may name a file
+        raise InputError(f"the network does not take inputs of shape {shape}, type {rows.dtype} ({reason})") from error
+    return limit_scores(deployment.detector.verdicts(acts), len(deployment.calibration.scores)), _features(acts)
+
+
+def _features(acts: Activations) -> Array | None:
+    return acts.features if acts.has_features else None
+
+
+def limit_scores(verdicts: Verdicts, n_calibration: int) -> Verdicts:
+    """Make infinite scores finite, and their inputs unknown.
+
+    A distance overflows or a row of zeros has no direction: such an input is like no known one, whatever the sign.
+
+    Parameters
+    ----------
+    verdicts : Verdicts
+        Of one batch.
+    n_calibration : int
+        The number of calibration scores, which gives the smallest p-value.
+
+    Returns
+    -------
+    Verdicts
+        The same where all scores are finite.
+
+    Examples
+    --------
+    >>> scores = np.array([1.0, np.inf, -np.inf])
+    >>> limited = limit_scores(Verdicts(scores, np.array([0.5, 1.0, 0.1]), np.array([True, True, False])), 9)
+    >>> limited.known, limited.p_value, limited.score.tolist()
+    (array([ True, False, False]), array([0.5, 0.1, 0.1]), [1.0, 3.4028234663852886e+38, -3.4028234663852886e+38])
+    """
+    finite = np.isfinite(verdicts.score)
+    if finite.all():
+        return verdicts
+    return replace(
+        verdicts,
+        score=np.clip(np.nan_to_num(verdicts.score, nan=-np.inf), -MAX_SCORE, MAX_SCORE),
+        p_value=np.where(finite, verdicts.p_value, 1 / (n_calibration + 1)),
+        known=verdicts.known & finite,
+    )

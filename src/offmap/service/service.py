@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from offmap.errors import InputError, StoreError
-from offmap.service.deployment import Deployment
+from offmap.openworld import Deployment
 from offmap.service.monitoring import ServiceMetrics
 from offmap.service.request_errors import RequestError
 from offmap.service.requests import Result, ScoringRequest
-from offmap.service.scoring import Scoring
+from offmap.service.scoring import MAX_SCORE, Scoring
 from offmap.service.settings import Settings
 from offmap.service.stores import FolderLock, open_unknown_store
 
@@ -162,10 +162,10 @@ class Service:
             "version": deployment.version,
             "since": self.deployed_at,
             "tpr": calibration.tpr,
-            "threshold": calibration.threshold if by_class is None else None,
+            "threshold": _limit(calibration.threshold) if by_class is None else None,
             "thresholds": None
             if by_class is None
-            else {str(deployment.class_label(k)): t for k, t in by_class.items()},
+            else {str(deployment.class_name(label)): _limit(threshold) for label, threshold in by_class.items()},
             "calibrated_on": len(calibration.scores),
             "classes": deployment.detector.n_classes,
             "class_names": None if names is None else list(names),
@@ -201,3 +201,8 @@ class Service:
         self.scoring.close()
         self.unknowns.close()
         self._folder_lock.release()
+
+
+def _limit(value: float) -> float:
+    """Make a threshold finite, as JSON has no infinity."""
+    return min(max(value, -MAX_SCORE), MAX_SCORE)

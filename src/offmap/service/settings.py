@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
+import logging
+import os
 from pathlib import Path
 from typing import Literal, Self
 
@@ -14,6 +17,8 @@ from offmap.service.stores import is_url
 from offmap.service.unknowns import StoreLimits
 
 MIB = 2**20
+_DATA_VARIABLE = "OFFMAP_DATA"  # where `offmap.data` keeps datasets; not a setting of the service
+_log = logging.getLogger(__name__)
 _MIN_TOKEN_LENGTH = 16
 
 
@@ -53,7 +58,7 @@ class Settings(BaseSettings):
     max_pixels: int = Field(default=16_000_000, ge=1, description="Pixels of all images in one request.")
     max_requests: int = Field(default=512, ge=1, description="Requests handled at a time; more are answered 503.")
     max_waiting: int = Field(default=16384, ge=1, description="Inputs waiting to be scored; more are answered 503.")
-    max_memory: int = Field(default=256 * MIB, ge=1, description="Bytes of all bodies held at a time.")
+    max_memory: int = Field(default=256 * MIB, ge=1, description="Bytes of bodies and decoded images held at a time.")
     max_batch: int = Field(default=128, ge=1, description="Inputs scored at a time.")
 
     header_seconds: float = Field(
@@ -159,8 +164,9 @@ class Settings(BaseSettings):
         return text
 
     def check_exposure(self) -> None:
-        """Raise an error when others could connect without a token, unless `no_auth` is set."""
-        if not self.is_loopback and self.read_token() is None and not self.no_auth:
+        """Raise an error when the token cannot be used, or when others could connect without one."""
+        token = self.read_token()
+        if not self.is_loopback and token is None and not self.no_auth:
             raise InputError(
                 f"--host {self.host}: others could connect, so a token is needed; set OFFMAP_TOKEN or "
                 "--token-file, or say --no-auth"
@@ -191,6 +197,11 @@ def load_settings(**given: object) -> Settings:
     Traceback (most recent call last):
     offmap.errors.InputError: port=1048576: Input should be less than or equal to 65535
     """
+    known = {f"OFFMAP_{name.upper()}" for name in Settings.model_fields} | {_DATA_VARIABLE}
+    for name in sorted(os.environ):
+        if name.upper().startswith("OFFMAP_") and name.upper() not in known:
+            near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.85)
+            _log.warning("%s is not a setting and is ignored%s", name, f"; is {near[0]} meant?" if near else "")
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:

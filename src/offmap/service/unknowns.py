@@ -28,6 +28,8 @@ STATUSES = (OPEN, RESOLVED, DISCARDED)
 ID_LENGTH = 32
 _LOOKUP = 500  # ids in one query; databases limit the number of parameters
 _TRIM = 1000
+_EXPIRY_SECONDS = 60.0
+_MIN_EXPIRY = 100  # items that may be dropped by age in a minute; a hundredth of the store when that is more
 _BLOCK_BYTES = 64 * 2**20
 _SMALL = "seq, id, time, score, p_value, class, guard, status, reference, content_type"
 
@@ -194,6 +196,7 @@ class UnknownStore:
     def __init__(self, database: Database, limits: StoreLimits | None = None) -> None:
         self.database = database
         self.limits = limits or StoreLimits()
+        self._expiry_began, self._expired = time.monotonic(), 0
 
     def add(self, items: Sequence[UnknownInput]) -> dict[str, int]:
         """Add items in one transaction; on return they are on disk.
@@ -401,13 +404,14 @@ class UnknownStore:
     def _trim(self, session: Session) -> dict[str, int]:
         dropped: dict[str, int] = {}
         oldest = time.time() - self.limits.seconds
+        may_expire = self._expiry_allowance(session)
         while True:
             items, size = session.execute("SELECT items, bytes FROM total")[0]
             last, gone, freed = 0, 0, 0
             rows = session.execute("SELECT seq, time, bytes FROM unknown ORDER BY seq LIMIT ?", [_TRIM])
             for seq, when, own in rows:
                 too_many = items - gone > self.limits.items or size - freed > self.limits.bytes
-                if not too_many and when >= oldest:
+                if not too_many and (when >= oldest or dropped.get("age", 0) >= may_expire):
                     break
                 reason = "size" if too_many else "age"
                 dropped[reason] = dropped.get(reason, 0) + 1
@@ -416,7 +420,19 @@ class UnknownStore:
                 session.execute("DELETE FROM unknown WHERE seq <= ? RETURNING seq", [last])
                 self._count(session, -gone, -freed)
             if gone < _TRIM:
+                self._expired += dropped.get("age", 0)
                 return dropped
+
+    def _expiry_allowance(self, session: Session) -> int:
+        """Return how many items may still be dropped by age in this minute.
+
+        A clock that jumps forward makes everything old at once; that must not empty the store before anyone notices.
+        """
+        now = time.monotonic()
+        if now - self._expiry_began >= _EXPIRY_SECONDS:
+            self._expiry_began, self._expired = now, 0
+        items = int(session.execute("SELECT items FROM total")[0][0])
+        return max(_MIN_EXPIRY, items // 100) - self._expired
 
 
 def _where(after: int, status: str | None) -> tuple[str, list[Any]]:

@@ -6,6 +6,7 @@ It is one SQLite file in the service's folder, in WAL mode; a change is on disk 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import threading
 import time
@@ -19,6 +20,7 @@ from offmap.errors import StoreError
 
 FILE = "triage.sqlite"
 FORMAT = 1
+_log = logging.getLogger(__name__)
 EDITS = ("name", "merge", "split", "discard", "known")
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -30,6 +32,20 @@ _TABLES = (
     "parent INTEGER NOT NULL, base TEXT NOT NULL, proposal INTEGER NOT NULL, outcome TEXT NOT NULL, "
     "learned TEXT NOT NULL, discarded TEXT NOT NULL)",
 )
+
+
+def _parse_details(text: str) -> dict[str, Any] | None:
+    """Parse the details of a line; `None` when they cannot be sent to a browser again."""
+
+    def reject(constant: str) -> None:
+        raise ValueError(constant)
+
+    try:
+        details = json.loads(text, parse_constant=reject)
+        json.dumps(details, ensure_ascii=False).encode()  # fails on lone surrogates
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return details if isinstance(details, dict) else None
 
 
 @dataclass(frozen=True)
@@ -137,6 +153,10 @@ class Journal:
             write("INSERT OR IGNORE INTO meta VALUES ('format', ?)", [str(FORMAT)])
         if self._meta("format") != str(FORMAT):
             raise StoreError(f"{self.file}: a journal of another version of offmap")
+        lines = self._read("SELECT id, details FROM entry")
+        self._unusable = {int(number) for number, details in lines if _parse_details(details) is None}
+        for number in sorted(self._unusable):
+            _log.warning("%s: line %d cannot be used and is set aside", self.file, number)
 
     def propose(self, ids: Sequence[str]) -> int:
         """Add a proposal over these inputs and return its number; earlier ones are closed."""
@@ -204,7 +224,8 @@ class Journal:
             f"SELECT id, time, proposal, action, details, undone FROM entry {where} ORDER BY id DESC LIMIT ?",
             [*values, limit],
         )
-        return [Entry(i, t, p, a, json.loads(d), bool(u)) for i, t, p, a, d, u in reversed(rows)]
+        usable = [(*row, _parse_details(row[4])) for row in reversed(rows) if row[0] not in self._unusable]
+        return [Entry(i, t, p, a, details, bool(u)) for i, t, p, a, _, u, details in usable if details is not None]
 
     def add_version(
         self,
@@ -261,7 +282,7 @@ class Journal:
     def _note(self, write: Any, action: str, details: dict[str, Any], proposal: int | None) -> int:
         write(
             "INSERT INTO entry (time, proposal, action, details, undone) VALUES (?, ?, ?, ?, 0)",
-            [time.time(), proposal, action, json.dumps(details)],
+            [time.time(), proposal, action, json.dumps(details, allow_nan=False)],
         )
         return int(write("SELECT last_insert_rowid()")[0][0])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ MAX_NAME = 80
 MAX_PARTS = 10
 SHOWN = 12
 _ROWS = "rows.offmap"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,15 +82,19 @@ class Proposal:
             If the edit does not fit the groups.
         """
         edits = {
-            "name": self._name,
-            "merge": self._merge,
-            "split": self._split,
-            "discard": self._discard,
-            "known": self._assign,
+            "name": (self._name, {"group", "name"}),
+            "merge": (self._merge, {"groups"}),
+            "split": (self._split, {"group", "parts"}),
+            "discard": (self._discard, {"group"}),
+            "known": (self._assign, {"group", "class"}),
         }
         if action not in edits:
-            raise InputError(f"action {str(action)[:40]!r}: choose name, merge, split, discard or known")
-        return edits[action](details)
+            raise InputError(f"action {str(action)[:40]!r}: choose one of {', '.join(edits)}")
+        apply, allowed = edits[action]
+        unknown = sorted(details.keys() - allowed)
+        if unknown:
+            raise InputError(f"{action}: {unknown[0][:40]!r} is not known; give {' and '.join(sorted(allowed))}")
+        return apply(details)
 
     def _name(self, details: dict[str, Any]) -> Proposal:
         group = self._check_group(details.get("group"))
@@ -252,7 +258,7 @@ def load_proposal(folder: Path, number: int, ids: list[str], journal: Journal) -
 
 
 def replay_edits(proposal: Proposal, edits: list[Entry]) -> Proposal:
-    """Apply edits of the journal, in order.
+    """Apply edits of the journal, in order; one that cannot be applied is skipped with a warning.
 
     Parameters
     ----------
@@ -267,5 +273,8 @@ def replay_edits(proposal: Proposal, edits: list[Entry]) -> Proposal:
         After all edits.
     """
     for edit in edits:
-        proposal = proposal.apply_edit(edit.action, edit.details)
+        try:
+            proposal = proposal.apply_edit(edit.action, edit.details)
+        except InputError as error:
+            _log.warning("line %d of the journal is skipped: %s", edit.id, error)
     return proposal

@@ -72,7 +72,7 @@ def create_triage_router(triage: Triage) -> APIRouter:
 
     @router.post("/v1/triage/group", summary="Group the unknown inputs again, in the background.")
     async def group(request: Request) -> Response:
-        await _read_body(request)
+        await _read_numbers(request)
         return await _run(triage, triage.group)
 
     @router.post("/v1/triage/act", summary="Name, merge, split or discard groups, or assign one to a known class.")
@@ -85,19 +85,19 @@ def create_triage_router(triage: Triage) -> APIRouter:
 
     @router.post("/v1/triage/undo", summary="Undo the last edit.")
     async def undo(request: Request) -> Response:
-        return await _run(triage, triage.undo, _pop_number(await _read_body(request), "board"))
+        return await _run(triage, triage.undo, *await _read_numbers(request, "board"))
 
     @router.post("/v1/triage/learn", summary="Learn the named groups, in the background.")
     async def learn(request: Request) -> Response:
-        return await _run(triage, triage.learn, _pop_number(await _read_body(request), "board"))
+        return await _run(triage, triage.learn, *await _read_numbers(request, "board"))
 
     @router.post("/v1/triage/deploy", summary="Put a learned version in service.")
     async def deploy(request: Request) -> Response:
-        return await _run(triage, triage.deploy, _pop_number(await _read_body(request), "version"))
+        return await _run(triage, triage.deploy, *await _read_numbers(request, "version"))
 
     @router.post("/v1/triage/rollback", summary="Put the previous version back in service.")
     async def rollback(request: Request) -> Response:
-        await _read_body(request)
+        await _read_numbers(request)
         return await _run(triage, triage.rollback)
 
     return router
@@ -111,12 +111,25 @@ async def _read_body(request: Request) -> dict[str, Any]:
     if len(content) > MAX_BODY:
         raise RequestError(413, f"the body has more than {MAX_BODY} bytes")
     try:
-        body = json.loads(content)
+        body = json.loads(content, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         raise RequestError(400, "the body is not JSON") from None
     if not isinstance(body, dict):
         raise RequestError(422, "the body is not a JSON object")
     return body
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+async def _read_numbers(request: Request, *names: str) -> list[int]:
+    """Read a JSON object that holds these numbers and nothing else."""
+    body = await _read_body(request)
+    numbers = [_pop_number(body, name) for name in names]
+    if body:
+        raise RequestError(422, f"{next(iter(body))[:40]!r} is not known; give {', '.join(names) or 'an empty object'}")
+    return numbers
 
 
 def _pop_number(body: dict[str, Any], name: str) -> int:

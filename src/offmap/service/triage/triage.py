@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offmap.errors import InputError, OffmapError
-from offmap.openworld import Deployment as LoopState
-from offmap.openworld import learn_classes, propose, start
+from offmap.openworld import LearningState, learn_classes, propose, start
 from offmap.openworld.learners import LEARNERS
 from offmap.openworld.rounds import MAX_FORGETTING
 from offmap.service.request_errors import RequestError, to_sentence
@@ -88,7 +87,7 @@ class Triage:
         self._base = replace(base, network=clone_network(base.network))
         self._lock = threading.RLock()
         self._proposal: Proposal | None = None
-        self._state: tuple[int, LoopState] | None = None
+        self._state: tuple[int, LearningState] | None = None
         self._task: BackgroundTask | None = None
         self._expected = base.version
         self.notice: str | None = None
@@ -273,7 +272,7 @@ class Triage:
     def _proposal_folder(self, number: int) -> Path:
         return self.service.store_dir / "proposals" / str(number)
 
-    def _loop_state(self) -> LoopState:
+    def _loop_state(self) -> LearningState:
         """Return the state of the loop for what is in service, with a network of its own."""
         current = self.journal.current
         if self._state is None or self._state[0] != current:

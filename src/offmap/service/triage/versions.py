@@ -9,10 +9,8 @@ from pathlib import Path
 import offmap
 from offmap import store
 from offmap.errors import StoreError
-from offmap.openworld import ClassifierUpdate, KnownSplits, LabeledInputs, Round
-from offmap.openworld import Deployment as LoopState
-from offmap.openworld.deployment import with_features_of
-from offmap.service.deployment import Deployment
+from offmap.openworld import ClassifierUpdate, Deployment, KnownSplits, LabeledInputs, LearningState, Round
+from offmap.openworld.state import with_features_of
 from offmap.service.triage.inputs import clone_network
 from offmap.service.triage.journal import Journal, Version
 
@@ -105,7 +103,7 @@ def load_version(store_dir: Path, journal: Journal, number: int, base: Deploymen
     return Deployment(detector, learned.deployable(network), learned.class_names)
 
 
-def load_state(store_dir: Path, journal: Journal, number: int, first: LoopState) -> LoopState:
+def load_state(store_dir: Path, journal: Journal, number: int, first: LearningState) -> LearningState:
     """Load the state of the loop at a version; `first` is the one that the service was started with."""
     state = first
     for version in list_ancestors(journal, number):
@@ -116,5 +114,5 @@ def load_state(store_dir: Path, journal: Journal, number: int, first: LoopState)
         known: KnownSplits = state.known.joined(part, tuple(stored.config["class_names"]), stored.config["seed"])
         if learned.network is not None:
             known = with_features_of(learned.network, known)
-        state = LoopState(offmap.load(folder / "guard.offmap"), learned, known, learned.network or state.network)
+        state = LearningState(offmap.load(folder / "guard.offmap"), learned, known, learned.network or state.network)
     return state
