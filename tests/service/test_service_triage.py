@@ -10,70 +10,16 @@ import numpy as np
 import pytest
 import uvicorn
 from service_kit import call, wait_until
+from triage_kit import OLD, Scenario, rows_of
 
 import offmap
 from offmap.errors import InputError
-from offmap.service import Deployment, Service, Settings, create_app
+from offmap.service import Deployment, create_app
 from offmap.service.request_errors import RequestError
-from offmap.service.triage.inputs import KnownData, make_thumbnail
+from offmap.service.triage.inputs import make_thumbnail
 from offmap.service.triage.journal import Journal
 from offmap.service.triage.routes import create_triage_router
 from offmap.service.triage.triage import Triage
-
-WIDTH, OLD = 8, 3
-
-
-def rows_of(labels, seed):
-    rng = np.random.default_rng(seed)
-    return (6 * np.eye(WIDTH)[labels] + rng.normal(size=(len(labels), WIDTH))).astype(np.float32)
-
-
-class Scenario:
-    """A service for features of three known classes, and unknown inputs of two others."""
-
-    def __init__(self, folder, known=True):
-        self.folder = folder
-        labels = np.arange(450) % OLD
-        np.savez(
-            folder / "known.npz", features=rows_of(labels, 0), labels=labels, classes=np.array(["ant", "bee", "cat"])
-        )
-        acts = offmap.Activations(rows_of(labels, 0))
-        self.guard = offmap.detector("knn(5)").fit(acts[:225]).calibrate(acts[225:])
-        self.known = KnownData(folder / "known.npz") if known else None
-        self.open()
-
-    def open(self):
-        self.service = Service(Deployment(self.guard), Settings(store=str(self.folder / "store")))
-        self.triage = Triage(self.service, self.known)
-
-    def close(self):
-        self.triage.close()
-        self.service.close()
-
-    def again(self):
-        """Stop and start, as after a crash: nothing is kept but what is on disk."""
-        self.close()
-        self.open()
-
-    def meet(self, n=120, seed=1):
-        labels = OLD + np.arange(n) % 2
-        results = self.service.score(features=rows_of(labels, seed))
-        return {one["id"]: int(label) for one, label in zip(results, labels, strict=True)}
-
-    def grouped(self):
-        self.triage.group()
-        self.triage.wait()
-        view = self.triage.view()
-        assert view["job"]["error"] is None, view["job"]
-        return view["board"]
-
-    def learned(self):
-        board = self.triage.view()["board"]
-        self.triage.learn(board["number"])
-        self.triage.wait()
-        view = self.triage.view()
-        assert view["job"]["error"] is None, view["job"]
-        return view["versions"][-1]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A service over digits for tests of the triage page: a network that knows six, its guard, and what it will meet."""
+"""Services for tests of the triage page: one over features in this process, one over digits in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+import offmap
+from offmap.service import Deployment, Service, Settings
+from offmap.service.triage.inputs import KnownData
+from offmap.service.triage.triage import Triage
+
 MODEL = "from offmap.models.cnn import CNN\n\n\ndef make():\n    return CNN(6, width=24)\n"
+WIDTH, OLD = 8, 3
 
 
 def write_digits(folder: Path) -> dict[str, np.ndarray]:
@@ -74,3 +80,56 @@ class DigitsServer:
             self.process.terminate()
         self.process.wait(30)
         self.process.stderr.close()
+
+
+def rows_of(labels, seed):
+    rng = np.random.default_rng(seed)
+    return (6 * np.eye(WIDTH)[labels] + rng.normal(size=(len(labels), WIDTH))).astype(np.float32)
+
+
+class Scenario:
+    """A service for features of three known classes, and unknown inputs of two others."""
+
+    def __init__(self, folder, known=True):
+        self.folder = folder
+        labels = np.arange(450) % OLD
+        np.savez(
+            folder / "known.npz", features=rows_of(labels, 0), labels=labels, classes=np.array(["ant", "bee", "cat"])
+        )
+        acts = offmap.Activations(rows_of(labels, 0))
+        self.guard = offmap.detector("knn(5)").fit(acts[:225]).calibrate(acts[225:])
+        self.known = KnownData(folder / "known.npz") if known else None
+        self.open()
+
+    def open(self):
+        self.service = Service(Deployment(self.guard), Settings(store=str(self.folder / "store")))
+        self.triage = Triage(self.service, self.known)
+
+    def close(self):
+        self.triage.close()
+        self.service.close()
+
+    def again(self):
+        """Stop and start, as after a crash: nothing is kept but what is on disk."""
+        self.close()
+        self.open()
+
+    def meet(self, n=120, seed=1):
+        labels = OLD + np.arange(n) % 2
+        results = self.service.score(features=rows_of(labels, seed))
+        return {one["id"]: int(label) for one, label in zip(results, labels, strict=True)}
+
+    def grouped(self):
+        self.triage.group()
+        self.triage.wait()
+        view = self.triage.view()
+        assert view["job"]["error"] is None, view["job"]
+        return view["board"]
+
+    def learned(self):
+        board = self.triage.view()["board"]
+        self.triage.learn(board["number"])
+        self.triage.wait()
+        view = self.triage.view()
+        assert view["job"]["error"] is None, view["job"]
+        return view["versions"][-1]

@@ -56,6 +56,7 @@ class Service:
         self.deployment = deployment
         self.deployed_at = time.time()
         self.store_dir: Path = self.settings.store_dir
+        self.on_reload: Callable[[Deployment], None] = lambda deployment: None  # called before a reload takes effect
         self._load = load
         self._deploying = threading.Lock()
         self._closed = False
@@ -147,7 +148,9 @@ class Service:
         if self._load is None:
             raise RequestError(409, "this guard was not read from a file, so it cannot be read again")
         try:
-            return self.deploy(self._load())
+            deployment = self._load()
+            self.on_reload(deployment)
+            return self.deploy(deployment)
         except Exception:
             self.metrics.reloads.labels("failed").inc()
             raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -237,17 +237,30 @@ class UnknownStore:
 
     def set_status(self, ids: Sequence[str], status: str) -> int:
         """Set the status of items and return how many were found; nothing is deleted."""
-        if status not in STATUSES:
-            raise InputError(f"status {status!r}: choose one of {', '.join(STATUSES)}")
+        return self.set_statuses({status: ids})
+
+    def set_statuses(self, changes: Mapping[str, Sequence[str]]) -> int:
+        """Set several statuses in one transaction.
+
+        Parameters
+        ----------
+        changes : mapping of str to sequence of str
+            The ids of the items that get each status.
+
+        Returns
+        -------
+        int
+            How many items were found.
+        """
         found = 0
         with self.database.transaction() as session:
-            for chunk in _chunks(ids):
-                marks = ", ".join("?" * len(chunk))
-                found += len(
-                    session.execute(
-                        f"UPDATE unknown SET status = ? WHERE id IN ({marks}) RETURNING seq", [status, *chunk]
-                    )
-                )
+            for status, ids in changes.items():
+                if status not in STATUSES:
+                    raise InputError(f"status {status!r}: choose one of {', '.join(STATUSES)}")
+                for chunk in _chunks(ids):
+                    marks = ", ".join("?" * len(chunk))
+                    sql = f"UPDATE unknown SET status = ? WHERE id IN ({marks}) RETURNING seq"
+                    found += len(session.execute(sql, [status, *chunk]))
         return found
 
     def delete(self, ids: Sequence[str]) -> int:

@@ -118,6 +118,25 @@ class Version:
     discarded: list[str]
 
 
+@dataclass(frozen=True)
+class Intent:
+    """A deployment or rollback that has begun.
+
+    It changes the journal and the store of unknown inputs, which have no common transaction. So it is recorded first,
+    and after a crash it is finished.
+
+    Parameters
+    ----------
+    action : {"deploy", "rollback"}
+        What is done.
+    version : int
+        The version that is put in service or taken out of it.
+    """
+
+    action: str
+    version: int
+
+
 class Journal:
     """The journal of a service's folder.
 
@@ -181,16 +200,6 @@ class Journal:
         """Return the number of the proposal that people work on and the ids of its inputs; `None` without one."""
         rows = self._read("SELECT id, ids FROM proposal WHERE open = 1 ORDER BY id DESC LIMIT 1")
         return None if not rows else (int(rows[0][0]), json.loads(rows[0][1]))
-
-    def close_proposals(self) -> None:
-        """Close all proposals, as the known classes have changed."""
-        with self._transaction() as write:
-            write("UPDATE proposal SET open = 0")
-
-    def reopen_proposal(self, number: int) -> None:
-        """Open a proposal again, after a rollback."""
-        with self._transaction() as write:
-            write("UPDATE proposal SET open = (id = ?)", [number])
 
     def note(self, action: str, details: dict[str, Any], proposal: int | None = None) -> int:
         """Add a line and return its number."""
@@ -270,9 +279,41 @@ class Journal:
     def set_current(self, number: int, action: str) -> None:
         """Record which version is in service, and by which action."""
         with self._transaction() as write:
-            rows = write("SELECT value FROM meta WHERE key = 'current'")
-            self._note(write, action, {"version": number, "instead_of": int(rows[0][0]) if rows else 0}, None)
-            write("INSERT OR REPLACE INTO meta VALUES ('current', ?)", [str(number)])
+            self._set_current(write, number, action)
+
+    def begin(self, intent: Intent) -> None:
+        """Record that a deployment or rollback has begun, before anything else is changed."""
+        with self._transaction() as write:
+            write("INSERT OR REPLACE INTO meta VALUES ('intent', ?)", [json.dumps([intent.action, intent.version])])
+
+    def finish(self, intent: Intent) -> None:
+        """Record in one transaction that it is done: the version in service and the open proposal."""
+        version = self.version(intent.version)
+        assert version is not None
+        with self._transaction() as write:
+            if intent.action == "deploy":
+                self._set_current(write, version.id, intent.action)
+                write("UPDATE proposal SET open = 0")  # the known classes have changed
+            else:
+                self._set_current(write, version.parent, intent.action)
+                write("UPDATE proposal SET open = (id = ?)", [version.proposal])
+            write("DELETE FROM meta WHERE key = 'intent'")
+
+    def abandon(self) -> None:
+        """Record that it was not done, after everything was changed back."""
+        with self._transaction() as write:
+            write("DELETE FROM meta WHERE key = 'intent'")
+
+    @property
+    def intent(self) -> Intent | None:
+        """The deployment or rollback that has begun and is not done; `None` when there is none."""
+        text = self._meta("intent")
+        return None if text is None else Intent(*json.loads(text))
+
+    def _set_current(self, write: Any, number: int, action: str) -> None:
+        rows = write("SELECT value FROM meta WHERE key = 'current'")
+        self._note(write, action, {"version": number, "instead_of": int(rows[0][0]) if rows else 0}, None)
+        write("INSERT OR REPLACE INTO meta VALUES ('current', ?)", [str(number)])
 
     def close(self) -> None:
         """Close the file."""

@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from offmap.errors import InputError, OffmapError
-from offmap.openworld import LearningState, learn_classes, propose, start
+from offmap.errors import InputError, OffmapError, StoreError
+from offmap.openworld import Deployment, LearningState, learn_classes, propose, start
 from offmap.openworld.learners import LEARNERS
 from offmap.openworld.rounds import MAX_FORGETTING
 from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.service import Service
 from offmap.service.triage import versions
 from offmap.service.triage.inputs import KnownData, clone_network, read_unknown_inputs
-from offmap.service.triage.journal import EDITS, Journal
+from offmap.service.triage.journal import EDITS, Intent, Journal
 from offmap.service.triage.proposal import Proposal, load_proposal, save_proposal
 
 MIN_INPUTS = 10  # unknown inputs that can be grouped
@@ -93,6 +93,7 @@ class Triage:
         self.notice: str | None = None
         versions.clear_leftovers(service.store_dir)
         self._resume()
+        service.on_reload = self._record_reload
 
     def view(self) -> dict[str, Any]:
         """Return everything that the page shows."""
@@ -168,6 +169,8 @@ class Triage:
             self._notice_reload()
             if self.notice is not None:
                 raise RequestError(409, self.notice)
+            if self._finish_pending() == Intent("deploy", number):
+                return
             version = self.journal.version(number)
             if version is None or version.base != self._base.version:
                 raise RequestError(404, f"version {number}: there is no such version of this guard")
@@ -175,26 +178,21 @@ class Triage:
                 raise RequestError(409, f"version {number} is not deployed: {version.outcome['reason']}")
             if version.parent != self.journal.current:
                 raise RequestError(409, f"version {number} was learned on top of another one; learn again from here")
-            self._put_in_service(number)
-            self.journal.set_current(number, "deploy")
-            self._mark_inputs(number)
-            self.journal.close_proposals()
-            self._proposal = None
+            self._carry_out(Intent("deploy", number), number)
 
     def rollback(self) -> None:
         """Put back the version that was in service before the present one; its inputs are open again."""
         with self._lock:
             self._check_idle()
+            finished = self._finish_pending()
+            if finished is not None and finished.action == "rollback":
+                return
             version = self.journal.version(self.journal.current)
             if version is None:
                 raise RequestError(
                     409, "what the service was started with is in service; there is nothing to roll back"
                 )
-            self._put_in_service(version.parent)
-            self.journal.set_current(version.parent, "rollback")
-            self.service.unknowns.set_status(version.learned + version.discarded, "open")
-            self.journal.reopen_proposal(version.proposal)
-            self._proposal = None
+            self._carry_out(Intent("rollback", version.id), version.parent)
 
     def close(self) -> None:
         """Close the journal."""
@@ -209,7 +207,8 @@ class Triage:
             time.sleep(0.02)
 
     def _resume(self) -> None:
-        """After a start, put the deployed version in service again and mark its inputs."""
+        """After a start, finish what had begun, and put the deployed version in service again."""
+        self._finish_intent()
         current = self.journal.current
         if not current:
             return
@@ -220,12 +219,16 @@ class Triage:
             )
             return
         self._put_in_service(current)
-        for ancestor in versions.list_ancestors(self.journal, current):
-            self._mark_inputs(ancestor.id)
+
+    def _record_reload(self, deployment: Deployment) -> None:
+        """Before a reload takes effect, record that what was learned on top is no longer in service."""
+        with self._lock:
+            self._notice_version(deployment.version)
 
     def _notice_reload(self) -> None:
-        """Detect that the guard's file was reloaded: then what was learned on top is no longer in service."""
-        version = self.service.deployment.version
+        self._notice_version(self.service.deployment.version)
+
+    def _notice_version(self, version: str) -> None:
         if version == self._expected:
             return
         self._expected = version
@@ -238,11 +241,48 @@ class Triage:
         found = versions.load_version(self.service.store_dir, self.journal, number, self._base)
         self._expected = self.service.deploy(found)
 
-    def _mark_inputs(self, number: int) -> None:
-        version = self.journal.version(number)
+    def _carry_out(self, intent: Intent, target: int) -> None:
+        """Deploy or roll back: everything or, where a write fails, nothing."""
+        found = versions.load_version(self.service.store_dir, self.journal, target, self._base)
+        self.journal.begin(intent)
+        try:
+            self._finish_intent()
+        except StoreError:
+            self._undo_intent(intent)
+            raise
+        self._expected = self.service.deploy(found)
+        self._proposal = None
+
+    def _finish_intent(self) -> Intent | None:
+        """Finish a deployment or rollback on disk; doing a part of it again changes nothing."""
+        intent = self.journal.intent
+        if intent is not None:
+            self.service.unknowns.set_statuses(self._statuses(intent))
+            self.journal.finish(intent)
+        return intent
+
+    def _undo_intent(self, intent: Intent) -> None:
+        opposite = Intent("rollback" if intent.action == "deploy" else "deploy", intent.version)
+        try:
+            self.service.unknowns.set_statuses(self._statuses(opposite))
+            self.journal.abandon()
+        except StoreError as error:
+            _log.error("the %s is finished once the store can be written again: %s", intent.action, error)
+
+    def _finish_pending(self) -> Intent | None:
+        """Finish what had begun but could neither be finished nor undone."""
+        intent = self._finish_intent()
+        if intent is not None:
+            self._put_in_service(self.journal.current)
+            self._proposal = None
+        return intent
+
+    def _statuses(self, intent: Intent) -> dict[str, list[str]]:
+        version = self.journal.version(intent.version)
         assert version is not None
-        self.service.unknowns.set_status(version.learned, "resolved")
-        self.service.unknowns.set_status(version.discarded, "discarded")
+        if intent.action == "deploy":
+            return {"resolved": version.learned, "discarded": version.discarded}
+        return {"open": version.learned + version.discarded}
 
     def _missing(self) -> str | None:
         """Return what learning lacks, in a sentence; `None` when it can begin."""
