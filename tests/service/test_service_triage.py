@@ -9,17 +9,19 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import uvicorn
-from service_kit import call, wait_until
+from service_kit import call, guard_of, make_network, npy, wait_until
 from triage_kit import OLD, Scenario, rows_of
 
 import offmap
 from offmap.errors import InputError
-from offmap.service import Deployment, create_app
+from offmap.service import Deployment, Service, Settings, create_app, unknowns
 from offmap.service.request_errors import RequestError
-from offmap.service.triage.inputs import make_thumbnail
+from offmap.service.requests import NPY
+from offmap.service.triage.inputs import make_thumbnail, read_unknown_inputs
 from offmap.service.triage.journal import Journal
 from offmap.service.triage.routes import create_triage_router
 from offmap.service.triage.triage import Triage
+from offmap.service.unknowns import UnknownInput, new_ids
 
 
 @pytest.fixture
@@ -282,7 +284,7 @@ def test_the_interface_takes_json_only_and_answers_in_json(board_world):
         }
         for status, (found, _, answer) in refused.items():
             assert str(status).startswith(str(found)), answer
-            assert set(answer) == {"error"}
+            assert set(answer) == ({"error", "view"} if found == 409 else {"error"})
         first = call(url, "GET", "/v1/triage")[2]["board"]["groups"][0]
         edit = {"board": number, "action": "name", "group": first["id"], "name": "<b>&"}
         named = call(url, "POST", "/v1/triage/act", edit)[2]["board"]["groups"]
@@ -331,6 +333,84 @@ def test_lines_of_the_journal_that_cannot_be_used_are_set_aside(world, caplog):
     assert words.count("is skipped: group 77") == 1
 
 
+def test_an_edit_of_groups_that_someone_else_has_changed_is_refused_with_the_new_state(board_world):
+    app = create_app(board_world.service, [create_triage_router(board_world.triage)], close=False)
+    with running(app) as url:
+        board = call(url, "GET", "/v1/triage")[2]["board"]
+        one, two = (group["id"] for group in board["groups"][:2])
+        seen = {"board": board["number"], "revision": board["revision"]}
+        first = call(url, "POST", "/v1/triage/act", {**seen, "action": "name", "group": one, "name": "eel"})
+        assert first[0] == 200
+        assert first[2]["board"]["revision"] > board["revision"]
+        second = {**seen, "action": "discard", "group": one}
+        for path, body in (("act", second), ("undo", seen), ("learn", seen)):
+            status, _, answer = call(url, "POST", "/v1/triage/" + path, body)
+            assert status == 409
+            assert "someone else" in answer["error"]
+            assert answer["view"]["board"] == first[2]["board"]
+        now = {**seen, "revision": first[2]["board"]["revision"]}
+        status, _, view = call(url, "POST", "/v1/triage/undo", now)
+        assert status == 200
+        assert view["board"]["groups"] == board["groups"]
+        assert two in [group["id"] for group in view["board"]["groups"]]
+
+
+def test_inputs_of_the_most_frequent_shape_are_grouped_and_only_the_newest_are_read(tmp_path, monkeypatch):
+    network = make_network()
+    settings = Settings(store=str(tmp_path))
+    rng = np.random.default_rng(0)
+    with Service(Deployment(guard_of(network), network), settings) as service:
+        added = [
+            UnknownInput(id, 1e10, 0.0, 0.1, content=npy(rng.random(shape, np.float32)), content_type=NPY)
+            for shape, n in (((3, 4, 4), 60), ((3, 8, 8), 1))
+            for id in new_ids(n)
+        ]
+        service.unknowns.add(added)
+        expected = [item.id for item in added[:60]]
+        assert read_unknown_inputs(service.unknowns, network, None, settings)[0] == expected
+        monkeypatch.setattr("offmap.service.triage.inputs.LIMIT", 20)
+        monkeypatch.setattr("offmap.service.unknowns._item", count := Counting(unknowns._item))
+        ids, inputs = read_unknown_inputs(service.unknowns, network, None, settings)
+        assert ids == expected[-19:]
+        assert inputs.inputs.shape == (19, 3, 4, 4)
+        assert count.calls == 20
+
+
+class Counting:
+    """A function that counts its calls."""
+
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *args):
+        self.calls += 1
+        return self.function(*args)
+
+
+def test_files_of_closed_proposals_are_removed_except_those_a_rollback_needs(world):
+    world.meet()
+    folder = world.service.store_dir / "proposals"
+    world.grouped()
+    board = world.grouped()
+    assert [path.name for path in folder.iterdir()] == ["2"]
+    world.triage.apply_edit(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+    world.triage.deploy(world.learned()["id"])
+    world.grouped()
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
+    world.triage.rollback()
+    assert len(world.triage.view()["board"]["groups"]) == len(board["groups"])
+
+
+def test_the_error_of_a_task_names_no_folder(world):
+    world.meet()
+    (world.folder / "known.npz").write_bytes(b"broken")
+    world.triage.group()
+    world.triage.wait()
+    error = world.triage.view()["job"]["error"]
+    assert "known.npz" in error
+    assert str(world.folder) not in error
+
+
 def test_the_journal_lasts(tmp_path):
     journal = Journal(tmp_path)
     number = journal.propose(["a"])
@@ -349,9 +429,6 @@ def test_arrays_are_shown_as_pictures_where_they_are(tmp_path):
     import io
 
     from PIL import Image
-
-    from offmap.service.requests import NPY
-    from offmap.service.unknowns import UnknownInput
 
     def item(array):
         out = io.BytesIO()

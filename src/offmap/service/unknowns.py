@@ -308,6 +308,12 @@ class UnknownStore:
             rows = session.execute("SELECT seq FROM unknown WHERE id = ?", [id])
         return int(rows[0][0]) if rows else None
 
+    def find_newest(self, limit: int, status: str = OPEN) -> list[str]:
+        """Find the ids of the newest items with a status, oldest first."""
+        sql = "SELECT id FROM unknown WHERE status = ? ORDER BY seq DESC LIMIT ?"
+        with self.database.snapshot() as session:
+            return [str(id) for (id,) in reversed(session.execute(sql, [status, limit]))]
+
     def get(self, ids: Sequence[str], contents: bool = True) -> list[UnknownInput]:
         """Read items with their features and contents, in the given order; missing ones are left out."""
         found: dict[str, UnknownInput] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from offmap.openworld import KnownSplits, LabeledInputs
 from offmap.openworld.extended_network import ExtendedNetwork
 from offmap.openworld.inputs import Array
 from offmap.service.images import FORMATS, decode_images
+from offmap.service.request_errors import RequestError
 from offmap.service.requests import NPY
 from offmap.service.settings import Settings
 from offmap.service.unknowns import UnknownInput, UnknownStore
@@ -137,7 +138,7 @@ def read_unknown_inputs(
     network : Network or None
         Extracts their features.
     width : int or None
-        The number of features to be read without a network; that of the newest input when `None`.
+        The number of features to be read without a network; the most frequent one when `None`.
     settings : Settings
         How images are prepared.
     ids : sequence of str or None, default=None
@@ -146,29 +147,40 @@ def read_unknown_inputs(
     Returns
     -------
     ids : list of str
-        The inputs that can be compared.
+        The inputs that can be compared: those of the most frequent shape.
     inputs : LabeledInputs
         Their features, without labels.
     """
-    if ids is not None:
-        items = [item for start in range(0, len(ids), 256) for item in unknowns.get(list(ids[start : start + 256]))]
-    else:
-        items = [item for block in unknowns.iter_blocks() for item in block][-LIMIT:]
+    chosen = unknowns.find_newest(LIMIT) if ids is None else ids
     if network is not None:
-        read = [(item.id, _decode_input(item, settings)) for item in items]
-        some = [(id, array) for id, array in read if array is not None]
-        if some:
-            shape = some[-1][1].shape
-            same = [(id, array) for id, array in some if array.shape == shape]
-            inputs = np.stack([array for _, array in same])
-            return [id for id, _ in same], LabeledInputs.of(
-                network.extract(inputs, progress=False).features, None, inputs
-            )
-    rows = [(item.id, item.features) for item in items if item.features is not None]
-    wide = width if width is not None else (rows[-1][1].size if rows else 0)
-    same_width = [(id, row) for id, row in rows if row.size == wide]
-    features = np.stack([row for _, row in same_width]) if same_width else np.zeros((0, max(wide, 1)), np.float32)
-    return [id for id, _ in same_width], LabeledInputs.of(features)
+        found, arrays = _largest_group(_iter_inputs(unknowns, chosen, settings))
+        if found:
+            inputs = np.stack(arrays)
+            return found, LabeledInputs.of(network.extract(inputs, progress=False).features, None, inputs)
+    blocks = unknowns.iter_features(ids=chosen)
+    rows = ((id, row) for ids, block in blocks for id, row in zip(ids, block, strict=True))
+    found, same_width = _largest_group((id, row) for id, row in rows if width is None or row.size == width)
+    features = np.stack(same_width) if found else np.zeros((0, width or 1), np.float32)
+    return found, LabeledInputs.of(features)
+
+
+def _iter_inputs(unknowns: UnknownStore, ids: Sequence[str], settings: Settings) -> Iterator[tuple[str, Array]]:
+    """Yield stored inputs as the network reads them, block by block."""
+    for block in unknowns.iter_blocks(ids=ids):
+        for item in block:
+            array = _decode_input(item, settings)
+            if array is not None:
+                yield item.id, array
+
+
+def _largest_group(items: Iterable[tuple[str, Array]]) -> tuple[list[str], list[Array]]:
+    """Return the ids and arrays of the most frequent shape, as only equal shapes can be compared."""
+    groups: dict[tuple[int, ...], tuple[list[str], list[Array]]] = {}
+    for id, array in items:
+        ids, arrays = groups.setdefault(array.shape, ([], []))
+        ids.append(id)
+        arrays.append(array)
+    return max(groups.values(), key=lambda group: len(group[0]), default=([], []))
 
 
 def _decode_input(item: UnknownInput, settings: Settings) -> Array | None:
@@ -180,7 +192,7 @@ def _decode_input(item: UnknownInput, settings: Settings) -> Array | None:
     if item.content_type in FORMATS or item.content_type == "application/octet-stream":
         try:
             return decode_images([item.content], settings)[0][0]
-        except InputError:
+        except (InputError, RequestError):  # also of an image that the limits no longer allow
             return None
     return None
 

@@ -206,6 +206,10 @@ class Journal:
         with self._transaction() as write:
             return self._note(write, action, details, proposal)
 
+    def revision(self, proposal: int) -> int:
+        """Return the number of the last line about a proposal: it grows with every edit and undo."""
+        return int(self._read("SELECT coalesce(max(id), 0) FROM entry WHERE proposal = ?", [proposal])[0][0])
+
     def edits(self, proposal: int) -> list[Entry]:
         """Return the edits that were not undone, in order."""
         return [e for e in self.entries(proposal=proposal) if e.action in EDITS and not e.undone]

@@ -17,7 +17,7 @@ from offmap.service.access import allow_without_token
 from offmap.service.endpoints import FAILURES, find_unknown
 from offmap.service.request_errors import RequestError
 from offmap.service.triage.inputs import make_thumbnail
-from offmap.service.triage.triage import Triage
+from offmap.service.triage.triage import OutdatedError, Triage
 
 MAX_BODY = 100_000
 _STATIC = {
@@ -79,17 +79,18 @@ def create_triage_router(triage: Triage) -> APIRouter:
     async def edit(request: Request) -> Response:
         body = await _read_body(request)
         number, action = _pop_number(body, "board"), body.pop("action", None)
+        revision = _pop_number(body, "revision") if "revision" in body else None
         if not isinstance(action, str):
             raise RequestError(422, "action: name, merge, split, discard or known is needed")
-        return await _run(triage, triage.apply_edit, number, action, body)
+        return await _run(triage, triage.apply_edit, number, action, body, revision)
 
     @router.post("/v1/triage/undo", summary="Undo the last edit.")
     async def undo(request: Request) -> Response:
-        return await _run(triage, triage.undo, *await _read_numbers(request, "board"))
+        return await _run(triage, triage.undo, *await _read_numbers(request, "board", optional="revision"))
 
     @router.post("/v1/triage/learn", summary="Learn the named groups, in the background.")
     async def learn(request: Request) -> Response:
-        return await _run(triage, triage.learn, *await _read_numbers(request, "board"))
+        return await _run(triage, triage.learn, *await _read_numbers(request, "board", optional="revision"))
 
     @router.post("/v1/triage/deploy", summary="Put a learned version in service.")
     async def deploy(request: Request) -> Response:
@@ -123,10 +124,10 @@ def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-async def _read_numbers(request: Request, *names: str) -> list[int]:
-    """Read a JSON object that holds these numbers and nothing else."""
+async def _read_numbers(request: Request, *names: str, optional: str = "") -> list[int]:
+    """Read a JSON object that holds these numbers, perhaps an optional one, and nothing else."""
     body = await _read_body(request)
-    numbers = [_pop_number(body, name) for name in names]
+    numbers = [_pop_number(body, name) for name in (*names, *([optional] if optional in body else []))]
     if body:
         raise RequestError(422, f"{next(iter(body))[:40]!r} is not known; give {', '.join(names) or 'an empty object'}")
     return numbers
@@ -140,5 +141,9 @@ def _pop_number(body: dict[str, Any], name: str) -> int:
 
 
 async def _run(triage: Triage, work: Any, *args: Any) -> Response:
-    await run_in_threadpool(work, *args)
+    """Do the work and answer the new state; also where the client's state was outdated."""
+    try:
+        await run_in_threadpool(work, *args)
+    except OutdatedError as error:
+        return JSONResponse({"error": str(error), "view": await run_in_threadpool(triage.view)}, error.status)
     return JSONResponse(await run_in_threadpool(triage.view))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from offmap.service.triage.proposal import Proposal, load_proposal, save_proposa
 
 MIN_INPUTS = 10  # unknown inputs that can be grouped
 SHOWN_ENTRIES = 30
+_FOLDERS = re.compile(r"(?<!\S)/(?:[^\s/]+/)+")  # of files in a message: clients need not know them
 _log = logging.getLogger(__name__)
 
 
@@ -49,6 +52,13 @@ class BackgroundTask:
     share: float
     running: bool = True
     error: str | None = None
+
+
+class OutdatedError(RequestError):
+    """An edit of groups that have changed since the person saw them."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(409, sentence)
 
 
 class Triage:
@@ -104,7 +114,7 @@ class Triage:
             return {
                 "stats": self.service.summarize(),
                 "guard": self.service.describe(),
-                "board": None if proposal is None else proposal.to_json(),
+                "board": None if proposal is None else self._describe(proposal),
                 "can_undo": proposal is not None and bool(self.journal.edits(proposal.number)),
                 "job": None if self._task is None else asdict(self._task),
                 "missing": self._missing(),
@@ -123,7 +133,7 @@ class Triage:
         """Group the unknown inputs again, in the background."""
         self._start("group", "reading the unknown inputs", self._group)
 
-    def apply_edit(self, number: int, action: str, details: dict[str, Any]) -> None:
+    def apply_edit(self, number: int, action: str, details: dict[str, Any], revision: int | None = None) -> None:
         """Apply one edit of a person to the proposal; it is in the journal on return.
 
         Parameters
@@ -134,27 +144,29 @@ class Triage:
             One of `offmap.service.triage.journal.EDITS`.
         details : dict
             The groups and values of the edit.
+        revision : int or None, default=None
+            The revision that the person sees: the edit is rejected when someone else has edited the groups since.
         """
         with self._lock:
-            proposal = self._check_proposal(number)
+            proposal = self._check_proposal(number, revision)
             if action not in EDITS:
                 raise InputError(f"action {action[:40]!r}: choose one of {', '.join(EDITS)}")
             edited = proposal.apply_edit(action, details)
             self.journal.note(action, details, proposal.number)
             self._proposal = edited
 
-    def undo(self, number: int) -> None:
-        """Undo the last edit of a proposal."""
+    def undo(self, number: int, revision: int | None = None) -> None:
+        """Undo the last edit of a proposal; see `apply_edit`."""
         with self._lock:
-            proposal = self._check_proposal(number)
+            proposal = self._check_proposal(number, revision)
             if self.journal.undo(proposal.number) is None:
                 raise RequestError(409, "there is nothing to take back")
             self._proposal = None
 
-    def learn(self, number: int) -> None:
-        """Learn the named groups of a proposal, in the background."""
+    def learn(self, number: int, revision: int | None = None) -> None:
+        """Learn the named groups of a proposal, in the background; see `apply_edit`."""
         with self._lock:
-            proposal = self._check_proposal(number)
+            proposal = self._check_proposal(number, revision)
             missing = self._missing()
             if missing is not None:
                 raise RequestError(409, missing)
@@ -298,10 +310,15 @@ class Triage:
                 self._proposal = load_proposal(self._proposal_folder(number), number, ids, self.journal)
         return self._proposal
 
-    def _check_proposal(self, number: int) -> Proposal:
+    def _describe(self, proposal: Proposal) -> dict[str, Any]:
+        return proposal.to_json() | {"revision": self.journal.revision(proposal.number)}
+
+    def _check_proposal(self, number: int, revision: int | None) -> Proposal:
         proposal = self._open_proposal()
         if proposal is None or proposal.number != number:
-            raise RequestError(409, "the groups have changed meanwhile; look at the page again")
+            raise OutdatedError("the groups have changed meanwhile; look at the page again")
+        if revision is not None and revision != self.journal.revision(number):
+            raise OutdatedError("someone else has changed the groups meanwhile; look at them and try again")
         self._check_idle()
         return proposal
 
@@ -311,6 +328,14 @@ class Triage:
 
     def _proposal_folder(self, number: int) -> Path:
         return self.service.store_dir / "proposals" / str(number)
+
+    def _clear_proposals(self) -> None:
+        """Remove the files of closed proposals, except those that a rollback opens again."""
+        opened = self.journal.open_proposal()
+        needed = {version.proposal for version in self.journal.versions()} | ({opened[0]} if opened else set())
+        for folder in self._proposal_folder(0).parent.glob("*"):
+            if folder.name.isdigit() and int(folder.name) not in needed:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _loop_state(self) -> LearningState:
         """Return the state of the loop for what is in service, with a network of its own."""
@@ -333,10 +358,11 @@ class Triage:
             try:
                 work()
             except OffmapError as error:
-                self._end_task(to_sentence(error))
-            except Exception as error:
+                _log.warning("%s failed: %s", kind, error)
+                self._end_task(_FOLDERS.sub("", to_sentence(error)))
+            except Exception:
                 _log.exception("%s failed", kind)
-                self._end_task(f"it failed ({to_sentence(error)[:200]}); the service's log says more")
+                self._end_task("it failed; the service's log says why")
             else:
                 self._end_task(None)
 
@@ -372,6 +398,7 @@ class Triage:
             save_proposal(self._proposal_folder(self.journal.next_proposal), found)
             self.journal.propose(ids)
             self._proposal = None
+        self._clear_proposals()
 
     def _learn(self) -> None:
         proposal = self._open_proposal()

@@ -32,7 +32,9 @@ async function ask(path, body) {
   }
   if (!answer.ok) {
     const words = await answer.json().catch(() => ({ error: "the service did not answer" }));
-    throw new Error(words.error);
+    const failure = new Error(words.error);
+    failure.view = words.view;  // the new state, when someone else was faster
+    throw failure;
   }
   return answer;
 }
@@ -68,12 +70,14 @@ async function act(path, body) {
   try {
     show(await (await ask(path, body)).json());
   } catch (error) {
+    if (error.view) show(error.view);
     toast(error.message);
   } finally {
     busy = false;
   }
 }
-const edit = (action, details) => act("/v1/triage/act", { board: view.board.number, action, ...details });
+const seen = () => ({ board: view.board.number, revision: view.board.revision });
+const edit = (action, details) => act("/v1/triage/act", { ...seen(), action, ...details });
 
 const pictures = new Map();
 const queue = [];
@@ -310,11 +314,11 @@ async function poll() {
 }
 
 $("group").addEventListener("click", () => act("/v1/triage/group", {}));
-$("undo").addEventListener("click", () => act("/v1/triage/undo", { board: view.board.number }));
+$("undo").addEventListener("click", () => act("/v1/triage/undo", seen()));
 $("merge").addEventListener("click", () => {
   const groups = [...chosen];
   chosen.clear();
   edit("merge", { groups });
 });
-$("learn").addEventListener("click", () => act("/v1/triage/learn", { board: view.board.number }));
+$("learn").addEventListener("click", () => act("/v1/triage/learn", seen()));
 poll();
