@@ -343,14 +343,47 @@ def test_more_requests_than_can_be_handled_are_asked_to_come_back(launcher, tmp_
     slow = http.client.HTTPConnection(where.hostname, where.port)
     slow.putrequest("POST", "/v1/score")
     slow.putheader("content-length", "2900")
-    slow.endheaders(b"{")
+    slow.endheaders(b"{" + b" " * 2800)
     time.sleep(0.3)
-    status, headers, answer = server.call("POST", "/v1/score", {"features": [[1.0] * WIDTH] * 5})
+    status, headers, answer = server.call("POST", "/v1/score", {"features": [[1.0] * WIDTH] * 20})
     assert status == 503, answer
     assert "retry-after" in headers
     assert slow.getresponse().status == 408
     slow.close()
     assert server.score(features=KNOWN)[0]["known"]
+    server.end()
+
+
+def test_clients_that_declare_much_and_send_nothing_starve_nobody(launcher, tmp_path):
+    server = launcher.start(tmp_path, max_memory=100_000, max_body=50_000)
+    where = urlsplit(server.url)
+    idle = [socket.create_connection((where.hostname, where.port)) for _ in range(8)]
+    for sock in idle:
+        sock.sendall(b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50000\r\n\r\n{")
+    running = b"offmap_requests_running 9.0"  # those, and the one that asks
+    wait_until(lambda: running in server.call("GET", "/metrics")[2])
+    assert server.score(features=KNOWN)[0]["known"]
+    for sock in idle:
+        sock.close()
+    server.end()
+
+
+def test_answers_that_nobody_reads_count_as_memory_in_use(launcher, tmp_path):
+    server = launcher.start(tmp_path, max_memory=16_000_000, answer_seconds=60)
+    for _ in range(3):
+        server.score(features=UNKNOWN * 4000, references=["x" * 1000] * 4000)
+    where = urlsplit(server.url)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect((where.hostname, where.port))
+        sock.sendall(b"GET /v1/unknowns?limit=10000 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert sock.recv(12) == b"HTTP/1.1 200"
+        status, headers, answer = server.call("GET", "/v1/unknowns?limit=10000")
+        assert status == 503, "two of these answers are more than it may hold"
+        assert "come back" in answer["error"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert server.call("GET", "/v1/unknowns?limit=10")[0] == 200
+    wait_until(lambda: server.call("GET", "/v1/unknowns?limit=10000")[0] == 200)
     server.end()
 
 

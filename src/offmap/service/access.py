@@ -17,12 +17,13 @@ from urllib.parse import urlsplit
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from offmap.service.memory import MemoryBudget
+from offmap.service.memory import MemoryBudget, Reservation
 from offmap.service.monitoring import ServiceMetrics
 from offmap.service.request_errors import RequestError
 from offmap.service.settings import Settings
 
 _MAX_ADDRESSES = 10_000
+_PIECE = 2**16  # bytes of an answer that are handed to the connection at a time
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _PROBES = frozenset({"/healthz", "/readyz"})
 _SAFE_HEADERS = (  # browsers neither guess types nor show or read answers in pages of other sites
@@ -133,8 +134,8 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(self._settings, receive, send)
         reservation = scope[RESERVATION] = self._memory.open_reservation()
+        exchange = _Exchange(self._settings, reservation, receive, send)
         began = time.perf_counter()
         self._running += 1
         self._metrics.running.set(self._running)
@@ -161,7 +162,7 @@ class AccessMiddleware:
             self._check_rate(scope)  # before the token, so that guessing tokens is limited too
             if scope["path"] not in self._open_paths:
                 self._check_token(headers)
-            scope[RESERVATION].reserve(exchange.check_size(headers))
+            exchange.check_size(headers)
             if self._running > self._settings.max_requests:
                 raise RequestError(503, "too many requests at a time; come back in a moment")
         except RequestError as error:
@@ -205,26 +206,26 @@ def _parse_host(origin: str) -> str | None:
 
 
 class _Exchange:
-    """The messages of one request and its answer, with limits on size and time."""
+    """The messages of one request and its answer, with limits on size and time.
 
-    def __init__(self, settings: Settings, receive: Receive, send: Send) -> None:
-        self._settings, self._receive, self._send = settings, receive, send
+    Bytes are reserved as they arrive, not as declared: a client that sends nothing takes no memory from others.
+    A long answer is reserved too, and handed over in pieces, as a client may be slow to read it.
+    """
+
+    def __init__(self, settings: Settings, reservation: Reservation, receive: Receive, send: Send) -> None:
+        self._settings, self._reservation, self._receive, self._send = settings, reservation, receive, send
         self._deadline = time.monotonic() + settings.body_seconds
         self._read = 0
         self._ended = False
+        self._start: Message | None = None  # of an answer whose body is not there yet
         self.status = 0
 
-    def check_size(self, headers: dict[str, str]) -> int:
-        """Return the size of the body in bytes, as declared by the headers."""
-        length = headers.get("content-length")
-        chunked = "transfer-encoding" in headers
+    def check_size(self, headers: dict[str, str]) -> None:
+        """Check the size of the body as declared by the headers."""
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise RequestError(415, "content-encoding: compressed bodies are not taken; send the body as it is")
-        # a body of unknown length may be as long as any
-        size = self._settings.max_body if chunked else int(length or 0)
-        if size > self._settings.max_body:
+        if int(headers.get("content-length") or 0) > self._settings.max_body:
             raise RequestError(413, self._too_long())
-        return size
 
     async def receive(self) -> Message:
         if self._ended:
@@ -239,6 +240,7 @@ class _Exchange:
             self._ended = not message.get("more_body", False)
             if self._read > self._settings.max_body:
                 raise RequestError(413, self._too_long())
+            self._reservation.reserve(len(message.get("body", b"")))
         else:
             self._ended = True
         return message
@@ -252,7 +254,23 @@ class _Exchange:
             if self.status == 408:  # the rest of any other rejected body is skipped, so that the answer is read
                 headers.append((b"connection", b"close"))
             message["headers"] = headers
-        await self._send(message)
+            self._start = message
+            return
+        body = memoryview(message.get("body", b""))
+        if self._start is not None:
+            start, self._start = self._start, None
+            if len(body) > _PIECE:
+                try:
+                    self._reservation.reserve(len(body))
+                except RequestError as error:
+                    await error_response(RequestError(503, str(error)))({"type": "http"}, self.receive, self.send)
+                    return
+            await self._send(start)
+        for first in range(0, len(body), _PIECE):  # each waits until the client has read most of those before
+            more = first + _PIECE < len(body) or message.get("more_body", False)
+            await self._send({**message, "body": bytes(body[first : first + _PIECE]), "more_body": more})
+        if not body:
+            await self._send(message)
 
     def _too_long(self) -> str:
         return f"the body has more than {self._settings.max_body} bytes; send it in parts"
