@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.activations import as_array
 from offmap.errors import InputError
@@ -17,8 +16,8 @@ from offmap.openworld import Deployment
 from offmap.openworld.deployment import RowKind
 from offmap.service.request_errors import RequestError
 from offmap.service.settings import Settings
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 Result = dict[str, Any]
 NPY = "application/x-npy"
 

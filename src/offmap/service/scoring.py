@@ -13,10 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.activations import Activations
 from offmap.detection import Verdicts
@@ -26,11 +24,11 @@ from offmap.openworld.deployment import RowKind
 from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.requests import Result, ScoringRequest
 from offmap.service.unknowns import UnknownInput, UnknownStore, new_ids
+from offmap.typing import Array
 
 MAX_SCORE = float(np.finfo(np.float32).max)  # what JSON carries in place of infinity
 _COMMIT_ROWS = 4096
 _TRIM_SECONDS = 60.0
-Array = npt.NDArray[Any]
 _log = logging.getLogger(__name__)
 
 

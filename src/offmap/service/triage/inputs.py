@@ -17,12 +17,12 @@ from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld import KnownSplits, LabeledInputs
 from offmap.openworld.extended_network import ExtendedNetwork
-from offmap.openworld.inputs import Array
 from offmap.service.images import FORMATS, decode_images
 from offmap.service.request_errors import RequestError
 from offmap.service.requests import NPY
 from offmap.service.settings import Settings
 from offmap.service.unknowns import UnknownInput, UnknownStore
+from offmap.typing import Array
 
 LIMIT = 5000  # inputs in one proposal: the newest
 
