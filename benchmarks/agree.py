@@ -119,10 +119,10 @@ def measure(data: Path) -> dict[str, Any]:
 
 
 def _odin(ours: Worker, theirs: Worker, folder: Path, data: Path) -> dict[str, float]:
-    from offmap.data import scaled, tiles
+    from offmap.data import scale_images, tiles
 
     known, unknown = (tiles(name, data).inputs[: ODIN_PICTURES // 2] for name in ("cifar10_test", "svhn_test10k"))
-    np.save(folder / "test.npy", scaled(np.concatenate([known, unknown]), detect.MEAN, detect.STD))
+    np.save(folder / "test.npy", scale_images(np.concatenate([known, unknown]), detect.MEAN, detect.STD))
     answers = []
     for worker in (ours, theirs):
         weights = str(data / "weights" / "densenet100bc_cifar10.safetensors")

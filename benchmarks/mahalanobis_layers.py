@@ -32,7 +32,7 @@ from offmap.bench.cache import default_cache
 from offmap.bench.networks import make_network
 from offmap.bench.sets import load_set
 from offmap.bench.suites import Suite, load_suite
-from offmap.data import scaled
+from offmap.data import scale_images
 from offmap.extra_passes import Layer, Requirements
 from offmap.metrics.detection import detection_report
 from react_dice import measured
@@ -110,7 +110,7 @@ def layers(suite: Suite, data: Path, fitted: int, weighed: int) -> dict[str, Any
     }
     order = np.random.default_rng(0).permutation(KNOWN)
     rows = dict(zip(("fit", "weigh", "id"), map(np.sort, np.split(order, [fitted, fitted + weighed])), strict=True))
-    pictures = torch.from_numpy(scaled(sets["id"].samples.inputs[rows["weigh"]], network.mean, network.std))
+    pictures = torch.from_numpy(scale_images(sets["id"].samples.inputs[rows["weigh"]], network.mean, network.std))
     labels = acts["id"].labels
     assert labels is not None
     step = ATTACK / torch.tensor(network.std).reshape(1, 3, 1, 1)

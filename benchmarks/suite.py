@@ -24,7 +24,7 @@ import numpy as np
 import peers
 from offmap.bench.sets import load_set
 from offmap.bench.suites import SetSpec, Suite, load_suite
-from offmap.data import scaled
+from offmap.data import scale_images
 from worker import THREADS, Times, Worker, ratio
 
 RESULTS = Path(__file__).with_name("results") / "suite.json"
@@ -58,7 +58,7 @@ def pictures(suite: Suite, data: Path, folder: Path, fitted: int, tested: int) -
     unknown = (*suite.ood, SetSpec("other-cifar", {"tiles": SUITES[suite.name]}))
     sets |= {f"ood-{ood.name}": load_set(ood, data).part(tested).samples for ood in unknown}
     for name, samples in sets.items():
-        np.save(folder / f"{name}.npy", scaled(samples.inputs, options["mean"], options["std"]))
+        np.save(folder / f"{name}.npy", scale_images(samples.inputs, options["mean"], options["std"]))
     for name, key in (("labels", "known"), ("test_labels", "test")):
         np.save(folder / f"{name}.npy", sets[key].labels)
 

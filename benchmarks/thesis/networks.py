@@ -52,9 +52,9 @@ def make_variant(spec: NetworkSpec, train: LoadedSet | None, data: Path | None, 
 
     def learn() -> None:
         if isinstance(model, ContrastiveCNN):
-            train_supcon(model, pictures.scaled(), pictures.labels, epochs=epochs, seed=seed)
+            train_supcon(model, pictures.scale_images(), pictures.labels, epochs=epochs, seed=seed)
         else:
-            train_classifier(model, pictures.scaled(), pictures.labels, epochs=epochs, batch_size=128, seed=seed)
+            train_classifier(model, pictures.scale_images(), pictures.labels, epochs=epochs, batch_size=128, seed=seed)
 
     train_once(model, learn, {"kind": "cnn", **made_of}, train, kept)
     return BenchNetwork(spec.name, Network(model.eval(), layer), None, mean, std)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from offmap.errors import InputError
 from offmap.plots.comparisons import SYMBOLS
-from offmap.plots.style import KNOWN, UNKNOWN, colour, dash, faint, graph_objects, styled
+from offmap.plots.style import KNOWN, UNKNOWN, apply_style, colour, dash, faint, graph_objects
 
 Array = npt.NDArray[Any]
 STEPS = 80
@@ -50,7 +50,7 @@ def sweep_lines(
                 marker={"symbol": SYMBOLS[i % len(SYMBOLS)], "size": 8},
             )
         )  # fmt: skip
-    styled(figure, x=x, y=y, title=title)
+    apply_style(figure, x=x, y=y, title=title)
     if logarithmic:
         figure.update_xaxes(type="log")
     return figure
@@ -74,7 +74,7 @@ def grid_heat(values: Mapping[str, Mapping[str, float]], *, x: str, y: str, metr
             colorbar={"title": {"text": metric}, "thickness": 12}, xgap=2, ygap=2,
         )
     )  # fmt: skip
-    styled(figure, x=x, y=y, title=title, height=140 + 40 * len(values))
+    apply_style(figure, x=x, y=y, title=title, height=140 + 40 * len(values))
     figure.update_xaxes(type="category")
     figure.update_yaxes(type="category")
     return figure
@@ -132,7 +132,7 @@ def shaded_densities(
             )
         )  # fmt: skip
         figure.add_vline(x=threshold, line={"color": "#7F7F7F", "width": 1.5, "dash": "dash"})
-    return styled(figure, x=x, y="density", title=title)
+    return apply_style(figure, x=x, y="density", title=title)
 
 
 def unit_means(known: Array, unknown: Array, *, title: str = "") -> Any:
@@ -161,7 +161,7 @@ def unit_means(known: Array, unknown: Array, *, title: str = "") -> Any:
                 line={"color": ink, "width": 1.5}, fillcolor=faint(ink, 0.2),
             )
         )  # fmt: skip
-    return styled(figure, x="mean activation of a unit", y="units", title=title)
+    return apply_style(figure, x="mean activation of a unit", y="units", title=title)
 
 
 def contribution_curves(known: Array, unknown: Array, *, title: str = "") -> Any:
@@ -202,7 +202,7 @@ def contribution_curves(known: Array, unknown: Array, *, title: str = "") -> Any
                 line={"color": ink, "width": 2, "dash": "solid" if name == "known" else "dash"},
             )
         )  # fmt: skip
-    return styled(figure, x="unit, by its mean contribution on known inputs", y="contribution", title=title)
+    return apply_style(figure, x="unit, by its mean contribution on known inputs", y="contribution", title=title)
 
 
 def covariance_heat(values: Array, order: Sequence[int], *, limit: int = 120, title: str = "") -> Any:
@@ -226,7 +226,7 @@ def covariance_heat(values: Array, order: Sequence[int], *, limit: int = 120, ti
             z=matrix.round(6), colorscale="RdBu", zmid=0, zmin=-largest, zmax=largest, colorbar={"thickness": 12}
         )
     )
-    styled(figure, x="unit", y="unit", title=title, height=480)
+    apply_style(figure, x="unit", y="unit", title=title, height=480)
     figure.update_yaxes(autorange="reversed")
     return figure
 
@@ -254,4 +254,4 @@ def embedding_scatter(points: Array, groups: Sequence[str], *, title: str = "") 
                 marker={"color": colour(i), "symbol": SYMBOLS[i // 8 % len(SYMBOLS)], "size": 5, "opacity": 0.7},
             )
         )  # fmt: skip
-    return styled(figure, title=title, height=520)
+    return apply_style(figure, title=title, height=520)

@@ -245,7 +245,7 @@ class Activations:
         if (target / META).exists():
             raise StoreError(f"{target}: already holds activations; choose another folder or remove it")
         for name, array in self._arrays().items():
-            kept = array.dtype if dtype is None or name == "labels" else checked_dtype(dtype)
+            kept = array.dtype if dtype is None or name == "labels" else check_dtype(dtype)
             out = np.lib.format.open_memmap(target / array_file(name), mode="w+", dtype=kept, shape=array.shape)
             for start in range(0, len(array), 4096):
                 out[start : start + 4096] = _fitting(array[start : start + 4096], kept, name)
@@ -311,7 +311,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     return meta
 
 
-def checked_dtype(dtype: str) -> np.dtype[Any]:
+def check_dtype(dtype: str) -> np.dtype[Any]:
     """The dtype of arrays on disk: float32 or float16."""
     if dtype not in ("float32", "float16"):
         raise InputError(f"dtype={dtype!r}: activations are kept as 'float32' or 'float16'")

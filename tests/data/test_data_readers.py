@@ -217,14 +217,14 @@ def test_a_picture_that_claims_to_be_huge_is_refused(tmp_path):
 def test_scaling_matches_plain_loops():
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3), dtype=np.uint8)
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
-    out = data.scaled(images, mean, std)
+    out = data.scale_images(images, mean, std)
     for n, h, w, c in np.ndindex(images.shape):
         assert out[n, c, h, w] == pytest.approx((images[n, h, w, c] / 255 - mean[c]) / std[c], abs=1e-5)
-    assert data.scaled(images[..., 0]).shape == (2, 1, 3, 4)
+    assert data.scale_images(images[..., 0]).shape == (2, 1, 3, 4)
     with pytest.raises(InputError, match="one per channel"):
-        data.scaled(images, (0.1, 0.2))
+        data.scale_images(images, (0.1, 0.2))
     with pytest.raises(InputError, match="uint8"):
-        data.scaled(images.astype(float))
+        data.scale_images(images.astype(float))
 
 
 def test_heads_from_files(tmp_path):

@@ -1,4 +1,4 @@
-"""Splits: labels hide what they should and grow by adding; batches follow from their step number alone."""
+"""Splits: labels hide what they should and grow by adding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offmap.data.mixing import MixedBatches
 from offmap.data.samples import Samples
 from offmap.data.splits import PUBLISHED, open_world_split, published_split
 from offmap.errors import InputError
@@ -112,90 +111,3 @@ def test_pretended_splits_never_touch_what_is_unlabelled():
 def test_bad_splits_are_refused_with_the_rule(arguments, message):
     with pytest.raises(InputError, match=message):
         open_world_split(**{"targets": [0, 1, 2], "known": 1, **arguments})
-
-
-def labels_of(counts, unlabelled):
-    rows = [label for label, count in enumerate(counts) for _ in range(count)] + [-1] * unlabelled
-    return np.random.default_rng(0).permutation(rows)
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.integers(1, 12), max_size=5),
-    st.integers(0, 60),
-    st.integers(2, 24),
-    st.integers(0, 3),
-    st.integers(0, 200),
-)
-def test_a_batch_is_whole_and_the_same_from_whichever_object(counts, unlabelled, size, per_class, step):
-    labels = labels_of(counts, unlabelled)
-    if len(labels) == 0:
-        return
-    mixed = MixedBatches(labels, size, per_class=per_class, seed=1)
-    batch = mixed.batch(step)
-    for other in (0, 7, step + 1):
-        mixed.batch(other)
-    fresh = MixedBatches(labels, size, per_class=per_class, seed=1).batch(step)
-    assert np.array_equal(batch.indices, fresh.indices)
-    assert np.array_equal(batch.indices, mixed.batch(step).indices)
-    assert len(batch.indices) == size
-    assert (labels[batch.labelled] >= 0).all()
-    assert (labels[batch.unlabelled] < 0).all()
-    assert (len(batch.labelled) > 0) == (len(counts) > 0)
-    assert (len(batch.unlabelled) > 0) == (unlabelled > 0)
-
-
-def test_an_epoch_sees_no_sample_twice_and_nearly_all():
-    labels = labels_of([20, 30], 153)
-    mixed = MixedBatches(labels, 40, seed=5)
-    for epoch in range(3):
-        steps = range(epoch * mixed.steps, (epoch + 1) * mixed.steps)
-        seen = np.concatenate([mixed.batch(step).unlabelled for step in steps])
-        assert len(np.unique(seen)) == len(seen) > 153 - mixed.n_unlabelled
-    first, second = mixed.batch(0), mixed.batch(mixed.steps)
-    assert not np.array_equal(first.indices, second.indices)
-    assert mixed.n_labelled == round(40 * 50 / 203)
-
-
-def test_few_labelled_samples_are_repeated_evenly():
-    labels = labels_of([3], 100)
-    mixed = MixedBatches(labels, 20, share=0.5)
-    counts = np.bincount(np.concatenate([mixed.batch(step).labelled for step in range(3)]), minlength=103)
-    assert sorted(counts[labels == 0]) == [10, 10, 10]
-
-
-def test_classes_take_turns():
-    labels = labels_of([50, 2, 9], 200)
-    mixed = MixedBatches(labels, 24, share=0.5, per_class=2, seed=3)
-    drawn = np.concatenate([mixed.batch(step).labelled for step in range(30)])
-    assert np.bincount(labels[drawn]).tolist() == [120, 120, 120]
-    assert np.array_equal(labels[drawn][::2], labels[drawn][1::2])
-    assert (drawn[::2] != drawn[1::2]).all()  # also where the number of members is odd
-    large = np.bincount(drawn, minlength=261)[labels == 0]
-    assert large.max() - large.min() <= 1
-
-
-def test_shards_make_up_the_batch():
-    batch = MixedBatches(labels_of([20], 100), 30).batch(2)
-    parts = [batch.shard(rank, 3).indices for rank in range(3)]
-    assert sorted(np.concatenate(parts)) == sorted(batch.indices)
-
-
-@pytest.mark.parametrize(
-    ("labels", "arguments", "message"),
-    [
-        ([[0]], {}, "one whole number"),
-        ([0.5], {}, "one whole number"),
-        ([], {}, "one whole number"),
-        ([0, -1], {"size": 1}, "room for at least 2"),
-        ([0, 1], {"share": 0.5}, "no unlabelled"),
-        ([-1, -1], {"share": 0.5}, "no labelled"),
-        ([0, -1], {"share": 2}, "from 0 to 1"),
-        ([0, -1], {"per_class": -1}, "below 0"),
-    ],
-)
-def test_bad_batches_are_refused_with_the_rule(labels, arguments, message):
-    with pytest.raises(InputError, match=message):
-        MixedBatches(labels, **{"size": 4, **arguments})
-    with pytest.raises(InputError, match="count from 0"):
-        MixedBatches([0, -1], 2).batch(-1)

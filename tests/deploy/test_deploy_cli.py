@@ -11,7 +11,7 @@ from deploy_kit import metadata, run
 from typer.testing import CliRunner
 
 from offmap.cli import app
-from offmap.data import scaled
+from offmap.data import scale_images
 
 MODEL = """
 import torch
@@ -55,7 +55,7 @@ def test_from_a_model_to_a_file(folder: tuple[Path, str]) -> None:
     assert said["checked"] == 1 + 60 + 32
     assert said["difference"] <= 1e-4
     assert json.loads(metadata(path / "g.onnx")["offmap.classes"]) == ["ant", "bee", "cat"]
-    x = scaled(np.load("held.npz")["images"])
+    x = scale_images(np.load("held.npz")["images"])
     assert run(path / "g.onnx", x)["known"].mean() >= 0.9  # what it was calibrated on
 
 

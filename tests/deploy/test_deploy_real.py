@@ -10,7 +10,7 @@ import torch
 from deploy_kit import agrees, run
 
 import offmap
-from offmap.data import scaled, tiles
+from offmap.data import scale_images, tiles
 from offmap.models.densenet import DenseNet
 from offmap.models.weights import load_weights
 
@@ -26,8 +26,8 @@ METHODS = [
 @pytest.mark.data
 def test_a_densenet_on_cifar_and_svhn(data_folder: Path, tmp_path: Path) -> None:
     known = tiles("cifar10_test", data_folder)[:1000]
-    x = scaled(known.inputs, MEAN, STD)
-    strange = scaled(tiles("svhn_test10k", data_folder)[:100].inputs, MEAN, STD)
+    x = scale_images(known.inputs, MEAN, STD)
+    strange = scale_images(tiles("svhn_test10k", data_folder)[:100].inputs, MEAN, STD)
     model = DenseNet(10)
     load_weights(model, data_folder / "weights" / "densenet100bc_cifar10.safetensors")
     model.eval()

@@ -16,7 +16,6 @@ from offmap.graph import (
     knn_graph,
     label_connections,
     normalized_adjacency,
-    transitions,
 )
 
 seeds = st.integers(0, 2**32 - 1)
@@ -118,13 +117,6 @@ def test_a_huge_clique_stays_factored():
     np.testing.assert_allclose(graph.degrees, 1 + 1 / n)
 
 
-def test_counted_augmentations_become_probabilities():
-    sources = np.array([0, 0, 0, 2])
-    arrivals = np.array([1, 1, 0, 2])
-    T = transitions(sources, arrivals, n_nodes=3).toarray()
-    np.testing.assert_allclose(T, [[1 / 3, 0, 0], [2 / 3, 0, 0], [0, 0, 1]])
-
-
 def brute_knn(points, k, weights, symmetry, metric):
     n = len(points)
     unit = points / np.linalg.norm(points, axis=1, keepdims=True)
@@ -181,7 +173,6 @@ def test_copies_are_neighbours_of_each_other_not_of_themselves():
         (lambda: add_labels(np.eye(2), [0, 1], eta_l=-1), "eta_l=-1"),
         (lambda: augmentation_graph(np.eye(2), [0, 1], setting="nscl"), "no unlabelled source"),
         (lambda: augmentation_graph(np.eye(2), [0]), "1 labels but 2 sources"),
-        (lambda: transitions([0], [5], n_nodes=2), "below"),
     ],
 )
 def test_errors_name_the_value_and_the_way_out(call, said):

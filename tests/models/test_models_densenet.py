@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from offmap.data import scaled, tiles
+from offmap.data import scale_images, tiles
 from offmap.errors import InputError
 from offmap.models.densenet import DenseNet
 
@@ -91,7 +91,7 @@ def test_the_published_checkpoint_classifies_real_pictures(data_folder: Path) ->
     pictures = tiles("cifar10_test", data_folder)
     model = DenseNet.load(data_folder / "weights" / "densenet100bc_cifar10.safetensors")
     with torch.no_grad():
-        x = torch.from_numpy(scaled(pictures.arrays["inputs"][:500], MEAN, STD))
+        x = torch.from_numpy(scale_images(pictures.arrays["inputs"][:500], MEAN, STD))
         features = torch.cat([model.features(part) for part in x.split(100)])
         right = model.fc(features).argmax(dim=1).numpy() == pictures.arrays["labels"][:500]
     stored = np.load(data_folder / "features" / "cifar10-densenet__cifar10_test.npz")["features"][:500]

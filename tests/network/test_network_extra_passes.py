@@ -25,7 +25,7 @@ from offmap.extra_passes import (
     Requirements,
 )
 from offmap.network import Network
-from offmap.network.reductions import gram_row_sums, order_statistics, without_rank1
+from offmap.network.reductions import gram_row_sums, order_statistics, remove_rank1
 
 
 def _extras(model: nn.Module, *requests: Request, x: torch.Tensor | None = None) -> dict[str, np.ndarray]:
@@ -102,7 +102,7 @@ def test_gram_powers_do_not_overflow() -> None:
 @settings(max_examples=25, deadline=None)
 def test_removing_the_leading_component_against_svd(seed: int, shape: tuple[int, int, int]) -> None:
     maps = np.random.default_rng(seed).standard_normal((2, *shape))
-    for one, ours in zip(maps, without_rank1(torch.from_numpy(maps)).numpy(), strict=True):
+    for one, ours in zip(maps, remove_rank1(torch.from_numpy(maps)).numpy(), strict=True):
         u, s, vt = np.linalg.svd(one.reshape(shape[0], -1))
         expected = one.reshape(shape[0], -1) - s[0] * np.outer(u[:, 0], vt[0])
         np.testing.assert_allclose(ours.reshape(shape[0], -1), expected, atol=1e-6)
@@ -112,7 +112,7 @@ def test_removing_the_leading_component_against_svd(seed: int, shape: tuple[int,
 def test_an_edited_layer_changes_what_comes_after_it(edit: Clamp | RemoveRank1) -> None:
     model = conv_net()
     maps = _block(model, images())
-    edited = maps.clamp(max=0.3) if isinstance(edit, Clamp) else without_rank1(maps)
+    edited = maps.clamp(max=0.3) if isinstance(edit, Clamp) else remove_rank1(maps)
     request = Edited("block", edit)
     extras = _extras(model, request)
     with torch.no_grad():

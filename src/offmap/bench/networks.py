@@ -14,7 +14,7 @@ import numpy as np
 
 from offmap.bench.sets import LoadedSet, located
 from offmap.bench.suites import NetworkSpec
-from offmap.data import Batches, Samples, batches, scaled
+from offmap.data import Batches, Samples, batches, scale_images
 from offmap.errors import DependencyError, InputError
 from offmap.registry import Registry
 
@@ -129,7 +129,7 @@ def _cnn(options: dict[str, Any], train: LoadedSet | None, data: Path | None, ke
     model = CNN(pictures.n_classes, channels=pictures.channels, seed=seed, **rest)
 
     def learn() -> None:
-        train_classifier(model, pictures.scaled(), pictures.labels, epochs=epochs, batch_size=128, seed=seed)
+        train_classifier(model, pictures.scale_images(), pictures.labels, epochs=epochs, batch_size=128, seed=seed)
 
     made_of = {name: value for name, value in options.items() if name != "layer"}
     train_once(model, learn, {"kind": "cnn", **made_of}, train, kept)
@@ -199,10 +199,10 @@ class Pictures:
         inputs = self.samples.inputs
         return int(inputs.shape[-1]) if inputs.dtype == np.uint8 else 1
 
-    def scaled(self) -> Any:
+    def scale_images(self) -> Any:
         """The pictures as the network takes them."""
         inputs = self.samples.inputs
-        return scaled(inputs, *self.scale) if inputs.dtype == np.uint8 else inputs
+        return scale_images(inputs, *self.scale) if inputs.dtype == np.uint8 else inputs
 
 
 def labelled(train: LoadedSet | None, kind: str) -> tuple[Samples, Any]:

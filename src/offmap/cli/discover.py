@@ -60,7 +60,7 @@ def discover(
     own: Any
     if encoder is not None:
         items, own = _texts(data)
-        features: Any = files.encoded_texts(items, imported(encoder))
+        features: Any = files.encode_texts(items, imported(encoder))
     elif inputs.model is not None:
         batches = inputs.batches(data)
         features = inputs.network().extract(batches, device=inputs.device).features

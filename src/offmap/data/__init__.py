@@ -1,27 +1,25 @@
 """Readers of what users hold, writers of what they get, and sets that need no download."""
 
 from offmap.data.arrays import read_head
-from offmap.data.builtin import Split, digits
-from offmap.data.images import ImageFolder, image_folder, scaled, tiles
-from offmap.data.mixing import MixedBatches
+from offmap.data.builtin import DigitsSplit, digits
+from offmap.data.images import ImageFolder, image_folder, scale_images, tiles
 from offmap.data.readers import READERS, read, read_activations
 from offmap.data.samples import Samples
 from offmap.data.source import Batches, batches
 from offmap.data.splits import OpenWorldSplit, open_world_split, published_split
 from offmap.data.tables import write_table
-from offmap.data.texts import encoded_texts, read_texts
+from offmap.data.texts import encode_texts, read_texts
 
 __all__ = [
     "READERS",
     "Batches",
+    "DigitsSplit",
     "ImageFolder",
-    "MixedBatches",
     "OpenWorldSplit",
     "Samples",
-    "Split",
     "batches",
     "digits",
-    "encoded_texts",
+    "encode_texts",
     "image_folder",
     "open_world_split",
     "published_split",
@@ -29,7 +27,7 @@ __all__ = [
     "read_activations",
     "read_head",
     "read_texts",
-    "scaled",
+    "scale_images",
     "tiles",
     "write_table",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from offmap.activations import Head
 from offmap.data.readers import READERS
-from offmap.data.samples import MAX_BYTES, Samples, encoded, within
+from offmap.data.samples import MAX_BYTES, Samples, check_size, encode_labels
 from offmap.errors import InputError
 from offmap.typing import Array
 
@@ -67,9 +67,9 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sample
     classes = tuple(str(name) for name in arrays.pop("classes", np.empty(0, str)).reshape(-1))
     if len(arrays) == 1 and not any(name in names for name in arrays for names in SYNONYMS.values()):
         arrays = {_kind(array, file): array for array in arrays.values()}
-    found = renamed(arrays, str(file))
+    found = rename_arrays(arrays, str(file))
     if "labels" in found:
-        found["labels"], named = encoded(found["labels"], f"{file}: labels")
+        found["labels"], named = encode_labels(found["labels"], f"{file}: labels")
         classes = classes or named
     main = next((found[name] for name in ("features", "inputs", "logits") if name in found), None)
     if main is None:
@@ -85,7 +85,7 @@ def load_npz(file: Path, max_bytes: int = MAX_BYTES) -> dict[str, Array]:
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
-            within(sum(entry.file_size for entry in entries), str(file), max_bytes)
+            check_size(sum(entry.file_size for entry in entries), str(file), max_bytes)
             for entry in entries:
                 with archive.open(entry) as stream:
                     _check_header(stream, entry.file_size)
@@ -130,7 +130,7 @@ def read_head(path: str | os.PathLike[str]) -> Head:
     return Head(tensors[weights[0]], tensors.get(bias))
 
 
-def renamed(arrays: Mapping[str, Array], source: str) -> dict[str, Array]:
+def rename_arrays(arrays: Mapping[str, Array], source: str) -> dict[str, Array]:
     """Arrays under the names used here; two names for one thing are refused."""
     found: dict[str, Array] = {}
     for name, array in arrays.items():

@@ -12,7 +12,7 @@ from offmap.errors import InputError
 
 
 @dataclass(frozen=True)
-class Split:
+class DigitsSplit:
     """Known classes in three parts, and the unknown ones.
 
     Labels count the known classes from 0; those of the unknown come after them.
@@ -24,7 +24,7 @@ class Split:
     unknown: Samples
 
 
-def digits(known: int | Iterable[int] = 6, seed: int = 0) -> Split:
+def digits(known: int | Iterable[int] = 6, seed: int = 0) -> DigitsSplit:
     """The 1,797 handwritten digits of 8×8 pixels, as a network takes them: one channel, values in [0, 1].
 
     Parameters
@@ -36,7 +36,7 @@ def digits(known: int | Iterable[int] = 6, seed: int = 0) -> Split:
 
     Returns
     -------
-    Split
+    DigitsSplit
         Each part with ``inputs`` (samples × 1 × 8 × 8) and ``labels``; `Samples.classes` names the digits.
 
     Examples
@@ -65,7 +65,7 @@ def digits(known: int | Iterable[int] = 6, seed: int = 0) -> Split:
         parts["val"].append(rows[half : half + quarter])
         parts["test"].append(rows[half + quarter :])
     everything = Samples({"inputs": images, "labels": labels}, classes)
-    return Split(
+    return DigitsSplit(
         **{name: everything[rng.permutation(np.concatenate(rows))] for name, rows in parts.items()},
         unknown=everything[np.flatnonzero(labels >= len(chosen))],
     )

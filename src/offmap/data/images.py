@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from offmap.data.samples import MAX_BYTES, Samples, within
+from offmap.data.samples import MAX_BYTES, Samples, check_size
 from offmap.errors import DependencyError, InputError
 from offmap.typing import Array
 
@@ -49,7 +49,7 @@ class ImageFolder:
 
     def read(self, max_bytes: int = MAX_BYTES) -> Samples:
         """All pictures at once."""
-        within(self[0].nbytes * len(self), f"{len(self)} pictures", max_bytes)
+        check_size(self[0].nbytes * len(self), f"{len(self)} pictures", max_bytes)
         arrays = {"inputs": self._stacked(range(len(self)))}
         if self.labels is not None:
             arrays["labels"] = self.labels
@@ -174,7 +174,7 @@ def tiles(name: str, folder: str | os.PathLike[str] | None = None, *, side: int 
     return Samples({"inputs": cut[: len(labels)], "labels": labels}, classes)
 
 
-def scaled(images: Array, mean: Any = 0.0, std: Any = 1.0) -> npt.NDArray[np.float32]:
+def scale_images(images: Array, mean: Any = 0.0, std: Any = 1.0) -> npt.NDArray[np.float32]:
     """Pictures as a network takes them: scaled to [0, 1], less the mean, over the deviation, channels first.
 
     Parameters
@@ -186,7 +186,7 @@ def scaled(images: Array, mean: Any = 0.0, std: Any = 1.0) -> npt.NDArray[np.flo
 
     Examples
     --------
-    >>> scaled(np.full((1, 2, 2, 3), 255, np.uint8), mean=0.5, std=0.5).shape
+    >>> scale_images(np.full((1, 2, 2, 3), 255, np.uint8), mean=0.5, std=0.5).shape
     (1, 3, 2, 2)
     """
     array = np.asarray(images)

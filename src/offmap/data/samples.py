@@ -103,7 +103,7 @@ class Samples:
         return f"Samples({len(self)}: {', '.join(parts)})"
 
 
-def within(size: int, what: str, max_bytes: int) -> None:
+def check_size(size: int, what: str, max_bytes: int) -> None:
     """Refuse what would not fit, before any of it is read."""
     if size > max_bytes:
         raise InputError(
@@ -112,12 +112,12 @@ def within(size: int, what: str, max_bytes: int) -> None:
         )
 
 
-def encoded(labels: Array, name: str) -> tuple[Array, tuple[str, ...]]:
+def encode_labels(labels: Array, name: str) -> tuple[Array, tuple[str, ...]]:
     """Class indices, and the classes' names when labels are text (sorted, as scikit-learn does).
 
     Examples
     --------
-    >>> encoded(np.array(["cat", "ant", "cat"]), "labels")
+    >>> encode_labels(np.array(["cat", "ant", "cat"]), "labels")
     (array([1, 0, 1]), ('ant', 'cat'))
     """
     if labels.ndim == 2 and labels.shape[1] == 1:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from offmap.data.images import ImageFolder, image_folder, scaled
+from offmap.data.images import ImageFolder, image_folder, scale_images
 from offmap.data.readers import read
 from offmap.data.samples import Samples
 from offmap.errors import InputError
@@ -51,7 +51,7 @@ class Batches:
 
     def _ready(self, part: Array) -> Array:
         if part.dtype == np.uint8 and part.ndim >= 3:
-            return scaled(part, 0.0 if self.mean is None else self.mean, 1.0 if self.std is None else self.std)
+            return scale_images(part, 0.0 if self.mean is None else self.mean, 1.0 if self.std is None else self.std)
         if self.mean is not None or self.std is not None:
             raise InputError(f"mean and std are for uint8 pictures, not for {part.dtype} of shape {part.shape[1:]}")
         return np.ascontiguousarray(part, dtype=np.float32)

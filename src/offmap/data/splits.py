@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from offmap.data.samples import Samples, encoded
+from offmap.data.samples import Samples, encode_labels
 from offmap.errors import InputError
 from offmap.typing import IntArray
 
@@ -202,7 +202,7 @@ def open_world_split(
     >>> open_world_split(["a", "b", "b", "c"], known=["b"], ratio=1).labels
     array([-1,  1,  1, -1])
     """
-    true, names = encoded(np.asarray(targets), "targets")
+    true, names = encode_labels(np.asarray(targets), "targets")
     names = names or tuple(classes)
     present = np.unique(true[true >= 0])
     if true.size and true.min() < -1:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from offmap.data.arrays import SYNONYMS, renamed
+from offmap.data.arrays import SYNONYMS, rename_arrays
 from offmap.data.readers import READERS
-from offmap.data.samples import MAX_BYTES, Samples, encoded, within
+from offmap.data.samples import MAX_BYTES, Samples, check_size, encode_labels
 from offmap.errors import DependencyError, InputError
 from offmap.store import write_atomically
 from offmap.typing import Array
@@ -39,7 +39,7 @@ def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sa
     pa, pq = _arrow()
     try:
         meta = pq.read_metadata(file)
-        within(sum(meta.row_group(i).total_byte_size for i in range(meta.num_row_groups)), str(file), max_bytes)
+        check_size(sum(meta.row_group(i).total_byte_size for i in range(meta.num_row_groups)), str(file), max_bytes)
         table = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file}: cannot be read as Parquet ({error})") from error
@@ -62,7 +62,7 @@ def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sa
     arrays = _as_named(lists, numbers, file)
     if labels is None:
         return Samples(arrays)
-    arrays["labels"], classes = encoded(labels, f"{file}: labels")
+    arrays["labels"], classes = encode_labels(labels, f"{file}: labels")
     return Samples(arrays, classes)
 
 
@@ -111,7 +111,7 @@ def _as_named(lists: dict[str, Array], numbers: dict[str, Array], file: Path) ->
     if len(lists) == 1 and not any(name in names for name in lists for names in SYNONYMS.values()):
         return {"features": next(iter(lists.values()))}
     if lists:
-        return renamed(lists, str(file))
+        return rename_arrays(lists, str(file))
     if not numbers:
         raise InputError(f"{file}: no column of numbers or of lists of numbers to take as features")
     return {"features": np.column_stack(list(numbers.values()))}

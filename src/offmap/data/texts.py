@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offmap.data.samples import MAX_BYTES, within
+from offmap.data.samples import MAX_BYTES, check_size
 from offmap.errors import InputError
 
 Encoder = Callable[[Sequence[str]], Any]
@@ -31,7 +31,7 @@ def read_texts(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> list
     files = sorted(source.glob("*.txt")) if source.is_dir() else [source]
     if not files or not all(file.is_file() for file in files):
         raise InputError(f"{source}: no texts; give a file with one text per line, or a folder of .txt files")
-    within(sum(file.stat().st_size for file in files), str(source), max_bytes)
+    check_size(sum(file.stat().st_size for file in files), str(source), max_bytes)
     try:
         contents = [file.read_text(encoding="utf-8") for file in files]
     except UnicodeDecodeError as error:
@@ -40,12 +40,12 @@ def read_texts(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> list
     return [text.strip() for text in texts if text.strip()]
 
 
-def encoded_texts(texts: Sequence[str], encoder: Encoder) -> npt.NDArray[np.float32]:
+def encode_texts(texts: Sequence[str], encoder: Encoder) -> npt.NDArray[np.float32]:
     """The features that an encoder gives to texts, one row each.
 
     Examples
     --------
-    >>> encoded_texts(["a", "bcd"], lambda texts: [[len(text)] for text in texts])
+    >>> encode_texts(["a", "bcd"], lambda texts: [[len(text)] for text in texts])
     array([[1.],
            [3.]], dtype=float32)
     """

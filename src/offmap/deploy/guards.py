@@ -12,7 +12,7 @@ from offmap.detection import Detector
 from offmap.detection.batch import ActivationBatch, TensorHead
 from offmap.errors import InputError, NotFittedError
 from offmap.extra_passes import BatchStatistics, Edited, Layer, Members, Passes, Perturbed, Request
-from offmap.network.reductions import pooled
+from offmap.network.reductions import pool_positions
 
 OUTPUTS = ("score", "p_value", "known")
 
@@ -58,7 +58,7 @@ class GuardFormula(nn.Module):
     def forward(self, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Score and p-value in float32, and the verdict, which was reached in float64."""
         features, logits = given
-        rows = (features.flatten(1) if self.from_head else pooled(features)).float()
+        rows = (features.flatten(1) if self.from_head else pool_positions(features)).float()
         classes = logits.flatten(1).float()
         broken = (rows * 0).sum(dim=1) + (classes * 0).sum(dim=1)  # 0, or NaN where anything is not finite
         score = self.score(rows, classes) + broken

@@ -15,9 +15,9 @@ from offmap.errors import InputError
 from offmap.network import Network
 from offmap.network.batches import is_array
 from offmap.network.onnx_backend import OnnxBackend
-from offmap.network.preserve import preserve_state, rng_kept
-from offmap.network.reductions import pooled
-from offmap.network.torch_backend import TorchBackend, called, logits_of, rows_behind
+from offmap.network.preserve import preserve_rng, preserve_state
+from offmap.network.reductions import pool_positions
+from offmap.network.torch_backend import TorchBackend, call_model, find_input_rows, find_logits
 
 INPUT = "input"
 
@@ -47,7 +47,7 @@ def tapped(net: Network, inputs: Any) -> Tapped:
 
 def _from_torch(backend: Any, inputs: Any) -> Tapped:
     assert isinstance(backend, TorchBackend)
-    with preserve_state(backend.models, torch.device("cpu")), rng_kept(seed=0), torch.no_grad():
+    with preserve_state(backend.models, torch.device("cpu")), preserve_rng(seed=0), torch.no_grad():
         few = backend.prepared(inputs)
         given = dict(few) if isinstance(few, Mapping) else {INPUT: few}
         module = _Watched(backend, given, isinstance(few, Mapping))
@@ -77,7 +77,7 @@ class _Watched(nn.Module):
         self.call, self.own_answer = -1, False
         if self.from_head:
             calls, logits = self._run(*self.tensors.values())
-            made = [place for place, call in enumerate(calls) if rows_behind(*call, logits) is not None]
+            made = [place for place, call in enumerate(calls) if find_input_rows(*call, logits) is not None]
             self.call, self.own_answer = (made[-1], False) if made else (-1, True)
 
     def _run(self, *tensors: Tensor) -> tuple[list[tuple[Any, Any]], Tensor]:
@@ -85,16 +85,16 @@ class _Watched(nn.Module):
 
         def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             first = output[0] if isinstance(output, tuple | list) else output
-            # pooled at once: the next layer may work in place
-            calls.append((args[0] if args else next(iter(kwargs.values())), first if self.from_head else pooled(first)))
+            given = args[0] if args else next(iter(kwargs.values()))
+            calls.append((given, first if self.from_head else pool_positions(first)))  # at once: it may change in place
 
         handle = self.layer.register_forward_hook(see, with_kwargs=True)
         try:
             named = dict(zip(self.tensors, tensors, strict=True))
-            output = called(self.model, {**named, **self.rest} if self.by_name else tensors[0])
+            output = call_model(self.model, {**named, **self.rest} if self.by_name else tensors[0])
         finally:
             handle.remove()
-        return calls, logits_of(output)
+        return calls, find_logits(output)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits."""

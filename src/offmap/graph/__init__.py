@@ -6,7 +6,6 @@ from offmap.graph.build import (
     augmentation_graph,
     knn_graph,
     label_connections,
-    transitions,
 )
 from offmap.graph.features import spectral_features
 from offmap.graph.spectral import Spectrum, eigengap, spectral_embedding
@@ -22,5 +21,4 @@ __all__ = [
     "normalized_adjacency",
     "spectral_embedding",
     "spectral_features",
-    "transitions",
 ]

@@ -105,35 +105,6 @@ def _without_self(
     return distances[keep].reshape(n, width - 1), indices[keep].reshape(n, width - 1)
 
 
-def transitions(sources: Any, arrivals: Any, n_nodes: int, n_sources: int | None = None) -> Matrix:
-    """Augmentation probabilities from augmentations that were counted: ``T[x, s]`` = P(x | source s).
-
-    Parameters
-    ----------
-    sources
-        For each augmented view, the index of the input it was made from.
-    arrivals
-        For each view, the node it fell on (the nearest one, a cell, an exact match).
-    n_nodes, n_sources
-        The shape of the answer; as many sources as nodes unless said otherwise.
-
-    Examples
-    --------
-    >>> transitions([0, 0, 1, 1], [0, 1, 1, 1], n_nodes=2).toarray()
-    array([[0.5, 0. ],
-           [0.5, 1. ]])
-    """
-    start, end = as_array(sources, "sources"), as_array(arrivals, "arrivals")
-    width = n_nodes if n_sources is None else n_sources
-    if start.shape != end.shape or start.ndim != 1:
-        raise InputError(f"transitions: {start.shape} sources but {end.shape} arrivals; one of each per view")
-    if start.size and not (0 <= start.min() <= start.max() < width and 0 <= end.min() <= end.max() < n_nodes):
-        raise InputError(f"transitions: indices must be below {width} (sources) and {n_nodes} (nodes)")
-    counts = sparse.csr_array((np.ones(len(start)), (end, start)), shape=(n_nodes, width))
-    totals = np.asarray(counts.sum(axis=0)).reshape(-1)
-    return (counts @ sparse.diags_array(1.0 / np.maximum(totals, 1.0))).tocsr()
-
-
 def label_connections(labels: Any, transition: Matrix | None = None) -> Matrix:
     """The semantic connection 𝔩 of every node to each labelled class: ``E over the class of T(x | source)``.
 

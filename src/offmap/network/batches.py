@@ -102,7 +102,7 @@ def read_batches(loader: Any, labels: Any = None, batch_size: int = 128) -> Iter
         raise InputError(f"labels: {len(given)} labels for {start} inputs; give one per input")
 
 
-def checked_batch_size(batch_size: int) -> int:
+def check_batch_size(batch_size: int) -> int:
     """How many inputs make a batch: at least one."""
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: a batch holds at least one input")
@@ -112,7 +112,7 @@ def checked_batch_size(batch_size: int) -> int:
 def batch_count(loader: Any, batch_size: int) -> int | None:
     """How many batches there will be, when that is known beforehand."""
     if is_array(loader):
-        return -(-len(loader) // checked_batch_size(batch_size))
+        return -(-len(loader) // check_batch_size(batch_size))
     try:
         return len(loader)
     except TypeError:
@@ -130,7 +130,7 @@ def require_labels(batch: Batch) -> None:
 
 def _items(loader: Any, batch_size: int) -> Iterable[Any]:
     if is_array(loader):
-        step = checked_batch_size(batch_size)
+        step = check_batch_size(batch_size)
         return (loader[start : start + step] for start in range(0, len(loader), step))
     if isinstance(loader, str | bytes | Mapping) or not isinstance(loader, Iterable):
         raise InputError(

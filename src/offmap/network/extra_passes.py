@@ -12,8 +12,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from offmap.errors import InputError
 from offmap.extra_passes import BatchStatistics, Edited, Members, Passes, Perturbed, Request
-from offmap.network.preserve import attributes, rng_kept, unique
-from offmap.network.reductions import edited, signed_step
+from offmap.network.preserve import attributes, preserve_rng, unique
+from offmap.network.reductions import apply_edit, signed_step
 
 if TYPE_CHECKING:
     from offmap.network.torch_backend import Inputs, TorchBackend
@@ -44,8 +44,8 @@ def _edited(backend: TorchBackend, request: Edited, inputs: Inputs) -> dict[str,
     def edit(output: Any) -> Any:
         ran.append(True)
         if isinstance(output, tuple | list) and output:
-            return (edited(output[0], request.edit), *output[1:])
-        return edited(output, request.edit)
+            return (apply_edit(output[0], request.edit), *output[1:])
+        return apply_edit(output, request.edit)
 
     both = backend.forward(inputs, [(request.layer, edit)])
     if not ran:
@@ -75,7 +75,7 @@ def _stochastic(backend: TorchBackend, request: Passes, inputs: Inputs, start: i
             "equal; choose a method that needs no stochastic passes, or a network with nn.Dropout"
         )
     seed = (request.seed * _SEED_STEP + start) % 2**63
-    with rng_kept(seed=seed), attributes(dropouts, training=True):
+    with preserve_rng(seed=seed), attributes(dropouts, training=True):
         passes = [backend.forward(inputs)[1] for _ in range(request.n)]
     return {request.outputs[0]: torch.stack(passes, 1)}
 

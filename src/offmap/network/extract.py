@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from offmap.activations import Activations, checked_dtype
+from offmap.activations import Activations, check_dtype
 from offmap.errors import InputError, MissingError
 from offmap.extra_passes import Requirements
 from offmap.network.backend import Backend
 from offmap.network.batches import Batch, batch_count, read_batches, require_labels
-from offmap.network.writer import ActivationWriter, Plan
+from offmap.network.writer import ActivationWriter, ExtractionPlan
 from offmap.typing import Array
 
 
@@ -40,7 +40,7 @@ def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype:
     return arrays
 
 
-def collected(backend: Backend, parts: Sequence[dict[str, Array]]) -> Activations:
+def collect_activations(backend: Backend, parts: Sequence[dict[str, Array]]) -> Activations:
     """Activations in memory from the arrays of all batches."""
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     extras = {name.removeprefix("extra."): arrays[name] for name in arrays if name.startswith("extra.")}
@@ -59,12 +59,12 @@ def extract(
     device: str | None,
 ) -> Activations:
     """Run every batch once; see `Network.extract`."""
-    kept = checked_dtype(dtype)
+    kept = check_dtype(dtype)
     with _bar(progress, batch_count(loader, batch_size)) as advance, backend.session(device):
         batches = _counted(read_batches(loader, labels, batch_size), advance)
         if to is None:
-            return collected(backend, [run_batch(backend, batch, requirements, kept) for batch in batches])
-        plan = Plan(backend.fingerprint(), backend.layer, dtype, tuple(r.key for r in requirements.extras))
+            return collect_activations(backend, [run_batch(backend, batch, requirements, kept) for batch in batches])
+        plan = ExtractionPlan(backend.fingerprint(), backend.layer, dtype, tuple(r.key for r in requirements.extras))
         with ActivationWriter(to, plan) as folder:
             return _into(folder, backend, batches, requirements, kept)
 

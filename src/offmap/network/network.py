@@ -13,8 +13,8 @@ from offmap.activations import Activations, Head
 from offmap.errors import InputError, MissingError
 from offmap.extra_passes import Requirements
 from offmap.network.backend import Backend
-from offmap.network.batches import checked_batch_size, read_batches
-from offmap.network.extract import collected, extract, run_batch
+from offmap.network.batches import check_batch_size, read_batches
+from offmap.network.extract import collect_activations, extract, run_batch
 from offmap.typing import Array
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Network:
         (batch,) = read_batches([(x,)] if not isinstance(x, Mapping) else [x])
         with self._kept_rng(), self.backend.session(device):
             part = run_batch(self.backend, batch, requirements or Requirements(), _FLOAT32)
-            return collected(self.backend, [part])
+            return collect_activations(self.backend, [part])
 
     def extract(
         self,
@@ -216,14 +216,14 @@ class Network:
         """
         if n < 1:
             raise InputError(f"noise({n}): at least one input is needed")
-        inputs = _gaussian(n, tuple(shape), seed, checked_batch_size(batch_size))
+        inputs = _gaussian(n, tuple(shape), seed, check_batch_size(batch_size))
         unlabelled = None if requirements is None else replace(requirements, labels=False)  # noise has none
         return self.extract(inputs, unlabelled, progress=False, device=device)
 
     def _kept_rng(self) -> Any:
-        from offmap.network.preserve import rng_kept
+        from offmap.network.preserve import preserve_rng
 
-        return rng_kept()
+        return preserve_rng()
 
 
 def _gaussian(n: int, shape: tuple[int, ...], seed: int, batch_size: int) -> Iterator[Array]:

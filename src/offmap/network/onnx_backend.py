@@ -18,7 +18,7 @@ from offmap.activations import Head, as_array
 from offmap.errors import DependencyError, InputError
 from offmap.extra_passes import Layer, Request
 from offmap.network.backend import Backend
-from offmap.network.reductions import pooled, reduced
+from offmap.network.reductions import pool_positions, reduce_output
 from offmap.typing import Array
 
 
@@ -86,7 +86,7 @@ class OnnxBackend(Backend):
         found = {"features": features, "logits": logits}
         for key, request in layers.items():
             output = torch.from_numpy(np.asarray(values[tensors[key]], np.float32))
-            found[f"extra.{key}"] = reduced(output, request).numpy()
+            found[f"extra.{key}"] = reduce_output(output, request).numpy()
         return {name: np.array(value, dtype=np.float32) for name, value in found.items()}
 
     @property
@@ -327,7 +327,7 @@ def _rows(value: Array, tap: Tap) -> Array:
     """What goes into the head as it is; of any other tensor the mean over positions."""
     if tap.head is not None:
         return value.reshape(len(value), -1)
-    rows: Array = pooled(torch.from_numpy(np.asarray(value, np.float32))).numpy()
+    rows: Array = pool_positions(torch.from_numpy(np.asarray(value, np.float32))).numpy()
     return rows
 
 

@@ -46,7 +46,7 @@ def attributes(modules: Sequence[nn.Module], **values: Any) -> Iterator[None]:
 
 
 @contextmanager
-def rng_kept(seed: int | None = None) -> Iterator[None]:
+def preserve_rng(seed: int | None = None) -> Iterator[None]:
     """Give the global random states back as they were; inside, torch's start from `seed` when given."""
     state, python = torch.get_rng_state(), random.getstate()
     legacy = np.random.get_state()  # noqa: NPY002 - the user's global state, kept for them

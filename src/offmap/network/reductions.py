@@ -13,10 +13,10 @@ SKETCH = 512
 _GRAM_BYTES = 32 * 2**20
 
 
-def reduced(output: torch.Tensor, request: Layer) -> torch.Tensor:
+def reduce_output(output: torch.Tensor, request: Layer) -> torch.Tensor:
     """What `request` keeps of a layer's output, one row per input."""
     if request.reduce == "mean":
-        return pooled(output)
+        return pool_positions(output)
     if request.reduce == "flat":
         return output.flatten(1)
     if request.reduce == "sketch":
@@ -24,12 +24,12 @@ def reduced(output: torch.Tensor, request: Layer) -> torch.Tensor:
     return gram_row_sums(output, request.powers)
 
 
-def pooled(output: torch.Tensor) -> torch.Tensor:
+def pool_positions(output: torch.Tensor) -> torch.Tensor:
     """One vector per input: the mean over H × W of a feature map, over the tokens of a sequence.
 
     Examples
     --------
-    >>> pooled(torch.arange(8.0).reshape(1, 2, 2, 2))
+    >>> pool_positions(torch.arange(8.0).reshape(1, 2, 2, 2))
     tensor([[1.5000, 5.5000]])
     """
     if output.ndim == 3:
@@ -90,14 +90,14 @@ def _gram_block(maps: torch.Tensor, powers: int) -> torch.Tensor:
     return torch.stack(sums, 1)
 
 
-def edited(output: torch.Tensor, edit: Edit) -> torch.Tensor:
+def apply_edit(output: torch.Tensor, edit: Edit) -> torch.Tensor:
     """The layer's output after the edit."""
     if isinstance(edit, Clamp):
         return output.clamp(max=edit.c)
-    return without_rank1(output)
+    return remove_rank1(output)
 
 
-def without_rank1(output: torch.Tensor) -> torch.Tensor:
+def remove_rank1(output: torch.Tensor) -> torch.Tensor:
     """Subtract s₁u₁v₁ᵀ, the leading singular component of each C × HW map (RankFeat, Song et al. 2022, eq.
     3).
 
@@ -107,7 +107,7 @@ def without_rank1(output: torch.Tensor) -> torch.Tensor:
     Examples
     --------
     >>> maps = torch.tensor([[3.0, 0.0], [0.0, 1.0]]).reshape(1, 2, 2, 1)
-    >>> without_rank1(maps).reshape(2, 2) + 0.0
+    >>> remove_rank1(maps).reshape(2, 2) + 0.0
     tensor([[0., 0.],
             [0., 1.]])
     """

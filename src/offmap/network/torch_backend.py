@@ -19,8 +19,8 @@ from offmap.extra_passes import Layer, Request
 from offmap.network import extra_passes
 from offmap.network.backend import Backend
 from offmap.network.batches import is_array, update_digest
-from offmap.network.preserve import preserve_state, rng_kept
-from offmap.network.reductions import pooled, reduced
+from offmap.network.preserve import preserve_rng, preserve_state
+from offmap.network.reductions import pool_positions, reduce_output
 from offmap.typing import Array
 
 _PROBE = 4
@@ -35,7 +35,7 @@ class TorchBackend(Backend):
 
     def __init__(self, model: nn.Module, layer: str | None, ensemble: Sequence[nn.Module]) -> None:
         self._given = model
-        self.model, self.ensemble = unwrapped(model), [unwrapped(member) for member in ensemble]
+        self.model, self.ensemble = unwrap_model(model), [unwrap_model(member) for member in ensemble]
         self.layer = layer
         self._tap: str | None = None
         self._is_head = False
@@ -98,9 +98,9 @@ class TorchBackend(Backend):
         """
         inputs = self.prepared(inputs)
         if self._tap is None:
-            with rng_kept(seed=start), torch.no_grad():
+            with preserve_rng(seed=start), torch.no_grad():
                 self._find(inputs)
-        with rng_kept(seed=start), torch.no_grad():
+        with preserve_rng(seed=start), torch.no_grad():
             kept: dict[str, torch.Tensor] = {}
             hooks = [self._keeper(request, kept) for request in requests if isinstance(request, Layer)]
             features, logits = self.forward(inputs, hooks)
@@ -121,19 +121,19 @@ class TorchBackend(Backend):
 
         def see(given: Any, output: Any) -> None:
             # pooled at once: the next layer may work in place
-            calls.append((given, output if self._is_head else pooled(_tensor(output, self._tap))))
+            calls.append((given, output if self._is_head else pool_positions(_tensor(output, self._tap))))
 
         with ExitStack() as stack:
             for name, hook in hooks:
                 stack.enter_context(_hooked(self.module(name), _replacing(hook)))
             stack.enter_context(_hooked(self.module(self._tap or ""), see))
-            logits = logits_of(called(self.model, inputs))
+            logits = find_logits(call_model(self.model, inputs))
         if not calls:
             raise InputError(f"the tapped layer {self._tap!r} did not run on these inputs")
         if not self._is_head:
             return calls[-1][1], logits
         for given, answered in reversed(calls):
-            rows = rows_behind(given, answered, logits)
+            rows = find_input_rows(given, answered, logits)
             if rows is not None:
                 return rows, logits
         given, answered = calls[-1]
@@ -146,7 +146,7 @@ class TorchBackend(Backend):
 
     def logits(self, model: nn.Module, inputs: Inputs) -> torch.Tensor:
         """What another member of the ensemble answers."""
-        return logits_of(called(model, inputs))
+        return find_logits(call_model(model, inputs))
 
     def module(self, name: str) -> Any:
         """A layer by name."""
@@ -175,7 +175,7 @@ class TorchBackend(Backend):
 
     def _keeper(self, request: Layer, kept: dict[str, torch.Tensor]) -> tuple[str, Hook]:
         def keep(output: Any) -> None:
-            kept[request.key] = reduced(_tensor(output, request.name), request)
+            kept[request.key] = reduce_output(_tensor(output, request.name), request)
 
         return request.name, keep
 
@@ -186,7 +186,7 @@ class TorchBackend(Backend):
             self._tap, self._is_head = self._head_behind_output(few), True
             return
         module = self.module(self.layer)
-        classes = logits_of(called(self.model, few)).shape[1]
+        classes = find_logits(call_model(self.model, few)).shape[1]
         self._is_head = isinstance(module, nn.Linear) and module.out_features == classes
         self._tap = self.layer
         try:
@@ -216,9 +216,9 @@ class TorchBackend(Backend):
                     stack.enter_context(_hooked(module, partial(record, name)))
                 if next(module.children(), None) is None:
                     stack.enter_context(_hooked(module, partial(count, name)))
-            logits = logits_of(called(self.model, inputs))
+            logits = find_logits(call_model(self.model, inputs))
         for candidate, given, answered in linear[::-1]:
-            rows = rows_behind(given, answered, logits)
+            rows = find_input_rows(given, answered, logits)
             if rows is not None and _is_linear(rows, logits, self.module(candidate)):
                 return candidate
         raise InputError(self._not_linear(order, linear, logits.shape[1]))
@@ -240,7 +240,7 @@ class TorchBackend(Backend):
         )
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap_model(model: nn.Module) -> nn.Module:
     """The module whose layers can be tapped: without compilation and parallel wrappers."""
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError(
@@ -248,20 +248,20 @@ def unwrapped(model: nn.Module) -> nn.Module:
             "or export it to ONNX and use Network.onnx(path)"
         )
     inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", model)
-    return inner if inner is model else unwrapped(inner)
+    return inner if inner is model else unwrap_model(inner)
 
 
-def called(model: nn.Module, inputs: Inputs) -> Any:
+def call_model(model: nn.Module, inputs: Inputs) -> Any:
     """The model's answer; a mapping is passed as keyword arguments."""
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
 
-def logits_of(output: Any) -> torch.Tensor:
+def find_logits(output: Any) -> torch.Tensor:
     """The logits in what a model returned: a tensor, ``.logits``, ``["logits"]`` or the first of a tuple.
 
     Examples
     --------
-    >>> logits_of({"logits": torch.zeros(2, 3), "loss": None}).shape
+    >>> find_logits({"logits": torch.zeros(2, 3), "loss": None}).shape
     torch.Size([2, 3])
     """
     found = output
@@ -285,7 +285,7 @@ def logits_of(output: Any) -> torch.Tensor:
     return found
 
 
-def rows_behind(given: Any, answered: Any, logits: torch.Tensor) -> torch.Tensor | None:
+def find_input_rows(given: Any, answered: Any, logits: torch.Tensor) -> torch.Tensor | None:
     """The rows of a linear layer's input that became the logits; `None` when its output did not.
 
     A head may answer for every token and the model then pick one: the picked row is found by its answer.
@@ -293,7 +293,7 @@ def rows_behind(given: Any, answered: Any, logits: torch.Tensor) -> torch.Tensor
     Examples
     --------
     >>> tokens, answers = torch.arange(6.0).reshape(1, 3, 2), torch.tensor([[[0.0], [5.0], [9.0]]])
-    >>> rows_behind(tokens, answers, torch.tensor([[5.0]]))
+    >>> find_input_rows(tokens, answers, torch.tensor([[5.0]]))
     tensor([[2., 3.]])
     """
     if not (isinstance(given, torch.Tensor) and isinstance(answered, torch.Tensor)):

@@ -33,7 +33,7 @@ _COMMIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExtractionPlan:
     """What is extracted: everything that must agree before a folder is continued or reused."""
 
     network: str
@@ -45,7 +45,7 @@ class Plan:
 class ActivationWriter:
     """The writing side of one extraction: holds a lock while it is open, can be resumed however it ends."""
 
-    def __init__(self, path: str | os.PathLike[str], plan: Plan) -> None:
+    def __init__(self, path: str | os.PathLike[str], plan: ExtractionPlan) -> None:
         self.path = Path(path)
         self.plan = plan
         self.rows = 0

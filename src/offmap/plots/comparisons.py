@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from offmap.errors import InputError
-from offmap.plots.style import colour, graph_objects, styled
+from offmap.plots.style import apply_style, colour, graph_objects
 
 Table = Mapping[str, Mapping[str, float]]
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross")
@@ -54,7 +54,7 @@ def comparison_heat(values: Table, *, metric: str, best: Literal["max", "min"], 
             ygap=2,
         )
     )
-    return styled(figure, title=title, height=110 + 30 * len(methods))
+    return apply_style(figure, title=title, height=110 + 30 * len(methods))
 
 
 def grouped_bars(groups: Mapping[str, Mapping[str, float]], *, y: str, title: str = "") -> Any:
@@ -89,7 +89,7 @@ def grouped_bars(groups: Mapping[str, Mapping[str, float]], *, y: str, title: st
                 marker={"color": colour(i), "pattern": {"shape": ["", "/", "x", ".", "-", "\\"][i % 6]}},
             )
         )  # fmt: skip
-    styled(figure, y=y, title=title)
+    apply_style(figure, y=y, title=title)
     figure.update_layout(barmode="group")
     return figure
 
@@ -137,7 +137,7 @@ def paired_dots(pairs: Mapping[str, tuple[float, float]], *, names: tuple[str, s
                 marker={"color": colour(i), "size": 10, "symbol": SYMBOLS[i]},
             )
         )  # fmt: skip
-    return styled(figure, x=x, title=title, height=110 + 24 * len(labels))
+    return apply_style(figure, x=x, title=title, height=110 + 24 * len(labels))
 
 
 def _ordered(values: Table, best: str) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
-from offmap.plots.style import KNOWN, UNKNOWN, faint, graph_objects, styled
+from offmap.plots.style import KNOWN, UNKNOWN, apply_style, faint, graph_objects
 
 Features = npt.NDArray[Any]
 ROWS = 4096  # rows read at a time, so that memory maps stay on disk
@@ -87,7 +87,7 @@ def activation_pattern(
         )
         if clip is not None:
             figure.add_hline(y=clip, line={"color": "#7F7F7F", "width": 1, "dash": "dash"}, row=row, col=1)
-    styled(figure, y="activation", title=title, height=480)
+    apply_style(figure, y="activation", title=title, height=480)
     axis = "unit, by its mean on known" if order == "mean" else "unit"
     figure.update_xaxes(title_text=axis, row=2, col=1)
     return figure

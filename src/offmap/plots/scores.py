@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
-from offmap.plots.style import KNOWN, colour, dash, faint, graph_objects, styled
+from offmap.plots.style import KNOWN, apply_style, colour, dash, faint, graph_objects
 
 Scores = npt.ArrayLike
 TAIL = 0.2  # per cent of scores at each end that may lie beyond the drawn range
@@ -65,7 +65,7 @@ def score_histogram(
         figure.add_annotation(
             x=threshold, y=1, yref="paper", yanchor="top", xanchor="left", showarrow=False, text=" known →"
         )
-    return styled(figure, x="score", y="density", title=title)
+    return apply_style(figure, x="score", y="density", title=title)
 
 
 def roc_curves(scores: Mapping[str, tuple[Scores, Scores]], *, title: str = "") -> Any:
@@ -118,7 +118,7 @@ def roc_curves(scores: Mapping[str, tuple[Scores, Scores]], *, title: str = "") 
             line={"color": "#7F7F7F", "width": 1, "dash": "dot"},
         )
     )
-    styled(figure, x="unknown inputs let in", y="known inputs kept", title=title, height=500)
+    apply_style(figure, x="unknown inputs let in", y="known inputs kept", title=title, height=500)
     figure.update_xaxes(range=[0, 1.005], tickformat=".0%")
     figure.update_yaxes(range=[0, 1.005], tickformat=".0%")
     return figure

@@ -46,7 +46,7 @@ def faint(hex_colour: str, alpha: float) -> str:
     return f"rgba({red},{green},{blue},{alpha:g})"
 
 
-def styled(figure: Any, *, x: str = "", y: str = "", title: str = "", height: int = HEIGHT) -> Any:
+def apply_style(figure: Any, *, x: str = "", y: str = "", title: str = "", height: int = HEIGHT) -> Any:
     """The same margins, legend and axes on every figure."""
     figure.update_layout(
         template="none",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offmap.plots.style import KNOWN, PALETTE, UNKNOWN, dash, faint, graph_objects, styled
+from offmap.plots.style import KNOWN, PALETTE, UNKNOWN, apply_style, dash, faint, graph_objects
 
 
 def reduction_surface(
@@ -49,7 +49,7 @@ def reduction_surface(
                 marker={"size": 12, "color": ink, "line": {"width": 2, "color": "white"}},
             )
         )  # fmt: skip
-    return styled(figure, x="chaoticness σ", y="skew ε (negative: long right tail)")
+    return apply_style(figure, x="chaoticness σ", y="skew ε (negative: long right tail)")
 
 
 def unit_moments(known: npt.ArrayLike, unknown: npt.ArrayLike, clip: float | None = None) -> Any:
@@ -83,7 +83,7 @@ def unit_moments(known: npt.ArrayLike, unknown: npt.ArrayLike, clip: float | Non
         figure.add_trace(go.Scatter(x=place, y=mean, name=name, mode="lines", line={"color": ink}))
     if clip is not None and np.isfinite(clip):
         figure.add_hline(y=clip, line={"color": "#7F7F7F", "width": 1, "dash": "dash"})
-    return styled(figure, x="unit, sorted by its mean on known inputs", y="activation")
+    return apply_style(figure, x="unit, sorted by its mean on known inputs", y="activation")
 
 
 def sparsity_curves(
@@ -111,7 +111,7 @@ def sparsity_curves(
             )
         )  # fmt: skip
     figure.add_hline(y=0, line={"color": "#7F7F7F", "width": 1})
-    return styled(figure, x="sparsity p", y="share, or standard deviations")
+    return apply_style(figure, x="sparsity p", y="share, or standard deviations")
 
 
 def log_densities(known: npt.ArrayLike, unknown: npt.ArrayLike | None = None) -> Any:
@@ -137,7 +137,7 @@ def log_densities(known: npt.ArrayLike, unknown: npt.ArrayLike | None = None) ->
                 fill="tozeroy", line={"color": ink}, fillcolor=faint(ink, 0.25),
             )
         )  # fmt: skip
-    return styled(figure, x="log p̂", y="share")
+    return apply_style(figure, x="log p̂", y="share")
 
 
 def spectrum(values: npt.ArrayLike, gap: int | None = None) -> Any:
@@ -154,7 +154,7 @@ def spectrum(values: npt.ArrayLike, gap: int | None = None) -> Any:
     figure = go.Figure(go.Scatter(x=place, y=heights, mode="lines+markers", name="eigenvalue"))
     if gap is not None:
         figure.add_vline(x=gap + 0.5, line={"color": UNKNOWN, "dash": "dash"}, annotation_text=f"{gap} groups")
-    return styled(figure, x="number", y="eigenvalue")
+    return apply_style(figure, x="number", y="eigenvalue")
 
 
 def advice_bars(names: Sequence[str], known: npt.ArrayLike, novel: npt.ArrayLike, most: int = 30) -> Any:
@@ -172,4 +172,4 @@ def advice_bars(names: Sequence[str], known: npt.ArrayLike, novel: npt.ArrayLike
         lengths = 100 * np.asarray(values, dtype=float)[:most][::-1]
         figure.add_trace(go.Bar(x=lengths, y=shown, name=name, orientation="h", marker={"color": ink}))
     height = 160 + 22 * len(shown)
-    return styled(figure, x="predicted lowering of the K-means measure, %", height=height)
+    return apply_style(figure, x="predicted lowering of the K-means measure, %", height=height)
