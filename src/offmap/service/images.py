@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offmap.data import scaled
+from offmap.data import scale_images
 from offmap.errors import DependencyError, InputError
 from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.settings import Settings
@@ -75,7 +75,7 @@ def decode_images(
                 f"image {row}: {arrays[-1].shape[1]}×{arrays[-1].shape[0]} pixels, the first has "
                 f"{arrays[0].shape[1]}×{arrays[0].shape[0]}; send one size, or start the service with --image-size"
             )
-    return scaled(np.stack(arrays), settings.mean, settings.std), content_type
+    return scale_images(np.stack(arrays), settings.mean, settings.std), content_type
 
 
 def _check_headers(contents: Sequence[bytes], settings: Settings, reserve: Callable[[int], None]) -> str:
