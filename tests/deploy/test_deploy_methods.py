@@ -45,12 +45,19 @@ COMPOSED = [
     "knn(5, normalize=false)",
     "gmm(2, covariance='full')",
     "energy(temperature=3)",
+    "knn(5) + react(90)|(energy + 0.5*msp) + vim",
+    "0.5*energy",
+    "fisher(knn(5) + energy)",
+    "stouffer(mahalanobis + energy)",
+    "cauchy(knn(5) + energy)",
+    "harmonic(knn(5) + energy)",
 ]
 
 
 FAMILIES = [
     "msp", "gen", "kl_matching", "react(90)|dice(0.7)|energy", "ash_p(60)|energy", "ash_b(65)|energy",
     "scale(85)|maxlogit", "mahalanobis", "vim", "knn(5)", "fdbd", "openmax", "iforest(trees=5)", "lof(5)",
+    "knn(5) + react(90)|(energy + 0.5*msp)", "stouffer(mahalanobis + energy)", "cauchy(knn(5) + energy)",
 ]  # fmt: skip
 
 

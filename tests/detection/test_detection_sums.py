@@ -56,6 +56,9 @@ def hidden(acts: offmap.Activations) -> np.ndarray:
         ("fisher(knn(10) + energy)", "fisher(knn(10) + energy)"),
         ("sum(knn(10) + energy)", "knn(10) + energy"),
         ("fisher(energy)", "energy"),
+        ("mahalanobis++", "mahalanobis_pp"),
+        ("mahalanobis++(0.1) + rmds++ + energy", "mahalanobis_pp(shrinkage=0.1) + rmds_pp + energy"),
+        ("rmds+++energy", "rmds_pp + energy"),
         ("react(c=1.0, layer='a+b|c')|energy + msp", "react(c=1.0, layer='a+b|c')|energy + msp"),
     ],
 )
@@ -84,6 +87,8 @@ def test_canonical_form(text: str, canonical: str) -> None:
         ("fisher(energy, msp)", "combines terms, as in fisher\\(knn\\(10\\) \\+ energy\\)"),
         ("fisher()", "combines terms"),
         ("energy + 3", "'3' is not a method"),
+        ("energy++msp", "'\\+msp' is not a method"),
+        ("energy++", "did you mean"),
     ],
 )
 def test_refused_with_a_sentence(text: str, sentence: str) -> None:

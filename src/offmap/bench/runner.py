@@ -18,7 +18,7 @@ from offmap.bench.results import Array, SuiteResult, SuiteRow
 from offmap.bench.sets import LoadedSet, load_set
 from offmap.bench.suites import ALL, NetworkSpec, Protocol, Suite
 from offmap.detection import Detector, detector
-from offmap.detection.base import AUTO
+from offmap.detection.base import AUTO, Component
 from offmap.detection.evaluate import METRICS, Measurement, measure
 from offmap.detection.registry import example_specs, methods
 from offmap.errors import InputError, MissingError, OffmapError
@@ -291,14 +291,13 @@ def _seeded(spec: str, seeds: int) -> Iterator[tuple[Detector, int]]:
 
 def _with_seed(made: Detector, seed: int | None) -> Detector:
     """The detector with its seeds moved on by so many, or all 0."""
-    return Detector(
-        [
-            replace(component, **{"seed": 0 if seed is None else component.seed + seed})
-            if hasattr(component, "seed")
-            else component
-            for component in made.components
-        ]
-    )
+
+    def change(component: Component) -> Component:
+        if not hasattr(component, "seed"):
+            return component
+        return replace(component, **{"seed": 0 if seed is None else component.seed + seed})
+
+    return Detector(made.spec.replace(change))
 
 
 def bootstrap_errors(known: Array, unknown: Array, seed: int = 0) -> dict[str, float]:

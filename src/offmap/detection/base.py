@@ -108,10 +108,10 @@ class Component:
         return {}
 
     def statistics_key(self) -> Hashable:
-        """Say which statistics these are: methods with equal keys that see the same activations share them.
+        """Say what the statistics depend on: methods with equal keys and the same `observe` share them in a sum.
 
-        By default the method itself with its parameters. A family that fits the same statistics, or a method of which
-        only some parameters bear on them, returns what they depend on.
+        By default the method with all its parameters. A method of which only some parameters bear on them returns
+        those; a family that fits the same statistics inherits `observe` and the key.
         """
         return self
 

@@ -1,4 +1,8 @@
-"""Every method on your own data, from one pass of the network: a table that prints, plots and saves."""
+"""The one measuring loop: fit a detector, score known and unknown test inputs, and say how well it tells them apart.
+
+`measure` does it for one detector, with whatever fits it and gives the activations; `compare` does it for several on
+the same activations and makes a table that prints, plots and saves. The benchmark runner measures with it too.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,119 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from offmap import store
 from offmap.activations import Activations
+from offmap.detection.calibration import Calibration
 from offmap.detection.detectors import Detector, as_activations, detector
 from offmap.detection.spec import split
 from offmap.errors import InputError
 from offmap.metrics.detection import detection_report
 from offmap.typing import Array
 
+if TYPE_CHECKING:
+    from offmap.report import Page
+
+KNOWN = "id"
 AVERAGE = "average"
 METRICS = ("fpr95", "auroc", "aupr_in", "aupr_out")
+COVERED = 0.95  # the share of known inputs that a threshold for `Measurement.coverage` accepts
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One detector measured.
+
+    Attributes
+    ----------
+    method : str
+        Text form as asked for.
+    detector : Detector
+        Fitted.
+    scores : dict of str to ndarray
+        Of the known test inputs (``"id"``) and of each unknown set.
+    reports : dict of str to dict of str to float
+        Metrics by unknown set, as shares.
+    id_accuracy : float or None
+        The share of known test inputs that get their label after shaping; `None` without labels or classes.
+    fit_seconds, score_seconds : float
+        Without the passes of the network.
+    """
+
+    method: str
+    detector: Detector
+    scores: dict[str, Array]
+    reports: dict[str, dict[str, float]]
+    id_accuracy: float | None
+    fit_seconds: float
+    score_seconds: float
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of known test inputs accepted at a threshold that should accept 95 %.
+
+        The threshold is calibrated on every other known test input and tried on the rest; `None` where they are fewer
+        than 40.
+        """
+        scores = self.scores[KNOWN]
+        if len(scores) < 40:
+            return None
+        calibration = Calibration.of(scores[::2], COVERED)
+        return float(np.mean(scores[1::2] >= calibration.threshold))
+
+
+def measure(
+    made: Detector,
+    fit: Callable[[Detector], Detector],
+    read: Callable[[Detector], Mapping[str, Activations]],
+    device: str | torch.device = "cpu",
+) -> Measurement:
+    """Fit a detector and measure how it tells known test inputs from unknown ones.
+
+    Parameters
+    ----------
+    made : Detector
+        Not fitted yet.
+    fit : callable
+        Fits it and gives it back.
+    read : callable
+        Gives the activations that the fitted detector reads: of the known test inputs as ``"id"``, of unknown sets by
+        their names. Not timed, since it may run the network.
+    device : str or torch.device, default="cpu"
+        Where to score.
+
+    Returns
+    -------
+    Measurement
+        Scores, numbers and times.
+
+    See Also
+    --------
+    compare : for several detectors on the same activations.
+    """
+    method = repr(made)
+    started = time.perf_counter()
+    fitted = fit(made)
+    fit_seconds = time.perf_counter() - started
+    acts = read(fitted)
+    started = time.perf_counter()
+    scores = {name: fitted.score(part, device) for name, part in acts.items()}
+    score_seconds = time.perf_counter() - started
+    test = acts[KNOWN]
+    accuracy = None
+    if test.labels is not None and fitted.n_classes is not None:
+        accuracy = float(np.mean(fitted.predict_classes(test, device) == test.labels))
+    reports = {}
+    for name in scores:
+        if name != KNOWN:
+            report = detection_report(scores[KNOWN], scores[name])
+            reports[name] = {metric: getattr(report, metric) for metric in METRICS}
+    return Measurement(method, fitted, scores, reports, accuracy, fit_seconds, score_seconds)
 
 
 @dataclass(frozen=True)
@@ -62,32 +163,63 @@ class Comparison:
 
     Attributes
     ----------
-    rows
-        One per method and set, and one per method for the average.
-    detectors
-        The fitted detectors, by the text they were asked for.
-    scores
-        By method: the scores of the known test inputs (``"id"``) and of each set.
-    sizes
+    measurements : dict of Measurement
+        By the text that was asked for.
+    sizes : dict of int
         How many inputs each set has; AUPR depends on it.
     """
 
-    rows: list[Row] = field(default_factory=list)
-    detectors: dict[str, Detector] = field(default_factory=dict)
-    scores: dict[str, dict[str, Array]] = field(default_factory=dict)
+    measurements: dict[str, Measurement] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def detectors(self) -> dict[str, Detector]:
+        """The fitted detectors, by the text they were asked for."""
+        return {method: found.detector for method, found in self.measurements.items()}
+
+    @property
+    def scores(self) -> dict[str, dict[str, Array]]:
+        """By method: the scores of the known test inputs (``"id"``) and of each set."""
+        return {method: found.scores for method, found in self.measurements.items()}
+
+    @property
+    def rows(self) -> list[Row]:
+        """One row per method and unknown set, and one per method for the average."""
+        rows = []
+        for method, found in self.measurements.items():
+            shares = dict(found.reports)
+            if shares:
+                shares[AVERAGE] = {m: float(np.mean([each[m] for each in shares.values()])) for m in METRICS}
+            rows += [
+                Row(
+                    method=method,
+                    chosen=found.detector.chosen,
+                    ood=name,
+                    **values,
+                    id_accuracy=found.id_accuracy,
+                    fit_seconds=found.fit_seconds,
+                    score_seconds=found.score_seconds,
+                )
+                for name, values in shares.items()
+            ]
+        return rows
+
     def averages(self) -> list[Row]:
-        """The average rows, the lowest FPR95 first."""
+        """Give the average rows, the lowest FPR95 first; none without unknown inputs."""
         rows = [row for row in self.rows if row.ood == AVERAGE]
         return sorted(rows, key=lambda row: (row.fpr95, -row.auroc))
 
     @property
     def best(self) -> Detector:
         """The detector with the lowest average FPR95. Chosen on test data: good to look at, not to report."""
-        return self.detectors[self.averages()[0].method]
+        averages = self.averages()
+        if not averages:
+            raise InputError("compare: without unknown inputs nothing says which detector is best; give ood=...")
+        return self.detectors[averages[0].method]
 
     def __str__(self) -> str:
+        if not self.averages():
+            return self._known_table()
         sets = [name for name in self.sizes if name != "id"]
         shown = [*sets, AVERAGE] if len(sets) > 1 else sets
         by_cell = {(row.method, row.ood): row for row in self.rows}
@@ -109,11 +241,34 @@ class Comparison:
         ratio = ", ".join(f"{name} {size}" for name, size in self.sizes.items())
         return "\n".join([*lines, f"per cent; FPR95 at 95 % of ID accepted; inputs: {ratio}"])
 
+    def _known_table(self) -> str:
+        """What known inputs alone say: accuracy after shaping, and how many of them a threshold for 95 % accepts."""
+        width = max(map(len, [*(found.detector.chosen for found in self.measurements.values()), "method"]))
+        lines = [f"{'method':<{width}}{'ID acc':>8}{'coverage':>10}{'fit s':>9}{'score s':>9}"]
+        for found in self.measurements.values():
+            accuracy, coverage = ("-" if x is None else f"{100 * x:.2f}" for x in (found.id_accuracy, found.coverage))
+            lines.append(
+                f"{found.detector.chosen:<{width}}{accuracy:>8}{coverage:>10}"
+                f"{found.fit_seconds:>9.3f}{found.score_seconds:>9.3f}"
+            )
+            lines += [f"  tried: {_trial(trial)}" for trial in found.detector.trials]
+        return "\n".join(
+            [
+                *lines,
+                f"per cent of {self.sizes[KNOWN]} known test inputs; coverage at a threshold that should accept 95 %",
+            ]
+        )
+
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """All rows as JSON; written to `path` when given."""
+        """Give all rows as JSON; write it to `path` when given."""
+        known = {
+            method: {"id_accuracy": found.id_accuracy, "coverage": found.coverage}
+            for method, found in self.measurements.items()
+        }
         text = json.dumps(
             {
                 "rows": [asdict(row) for row in self.rows],
+                "known": known,
                 "sizes": self.sizes,
                 "trials": {name: made.trials for name, made in self.detectors.items() if made.trials},
             },
@@ -124,12 +279,17 @@ class Comparison:
         return text
 
     def plot(self, metric: str = "fpr95") -> Any:
-        """A coloured table of one number by method and set, as a plotly figure.
+        """Draw a coloured table of one number by method and set.
 
         Parameters
         ----------
-        metric
-            ``fpr95``, ``auroc``, ``aupr_in`` or ``aupr_out``.
+        metric : {"fpr95", "auroc", "aupr_in", "aupr_out"}, default="fpr95"
+            Which number.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            The table.
         """
         from offmap.plots import comparison_heat
 
@@ -141,16 +301,23 @@ class Comparison:
         return comparison_heat(values, metric=metric, best="min" if metric == "fpr95" else "max")
 
     def to_html(self, path: str | os.PathLike[str] | None = None, title: str = "Detectors compared") -> str:
-        """A page with the table, the curves and the scores of the best method; written to `path` when given."""
-        from offmap.plots import roc_curves, score_histogram
+        """Make a page with the table, the curves and the scores of the best method; write it to `path` when given."""
         from offmap.report import Page
 
-        best = self.averages()[0]
-        page = Page(
-            title,
-            f"**{best.chosen}** lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the "
-            f"known ones are accepted, AUROC {100 * best.auroc:.1f} %.",
-        )
+        averages = self.averages()
+        page = Page(title, _summary(averages[0]) if averages else "Without unknown inputs: what known inputs say.")
+        if averages:
+            self._add_unknown(page, averages[0])
+        else:
+            self._add_known(page)
+        html = page.html()
+        if path is not None:
+            store.write_atomically(path, html.encode())
+        return html
+
+    def _add_unknown(self, page: Page, best: Row) -> None:
+        from offmap.plots import roc_curves, score_histogram
+
         columns = [
             "method",
             "set",
@@ -175,18 +342,47 @@ class Comparison:
         )  # fmt: skip
         page.figure(self.plot(), "FPR95 by method and set; light is good.")
         page.section("Curves")
-        for name in (name for name in self.sizes if name != "id"):
+        for name in (name for name in self.sizes if name != KNOWN):
             curves = {
-                made.chosen: (self.scores[key]["id"], self.scores[key][name]) for key, made in self.detectors.items()
+                made.chosen: (self.scores[key][KNOWN], self.scores[key][name]) for key, made in self.detectors.items()
             }
             page.figure(roc_curves(curves), f"Known against {name}.")
         scores = self.scores[best.method]
-        unknown = {name: values for name, values in scores.items() if name != "id"}
-        page.section(f"Scores of {best.chosen}").figure(score_histogram(scores["id"], unknown))
-        html = page.html()
-        if path is not None:
-            store.write_atomically(path, html.encode())
-        return html
+        unknown = {name: values for name, values in scores.items() if name != KNOWN}
+        page.section(f"Scores of {best.chosen}").figure(score_histogram(scores[KNOWN], unknown))
+
+    def _add_known(self, page: Page) -> None:
+        page.section("All methods").table(
+            ["method", "ID accuracy ↑", "coverage", "fit s", "score s"],
+            [
+                [found.detector.chosen, _percent(found.id_accuracy), _percent(found.coverage), found.fit_seconds,
+                 found.score_seconds]
+                for found in self.measurements.values()
+            ],
+            caption=f"Per cent of {self.sizes[KNOWN]} known test inputs; coverage at a threshold for 95 %.",
+        )  # fmt: skip
+        for found in self.measurements.values():
+            if found.detector.trials:
+                page.section(f"What {found.detector} tried").text(
+                    "\n".join(f"- {_trial(trial)}" for trial in found.detector.trials)
+                )
+
+
+def _summary(best: Row) -> str:
+    return (
+        f"**{best.chosen}** lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the known "
+        f"ones are accepted, AUROC {100 * best.auroc:.1f} %."
+    )
+
+
+def _trial(trial: Mapping[str, Any]) -> str:
+    """One trial of what was chosen by itself, in a line."""
+    rest = ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in trial.items()
+        if name != "spec"
+    )
+    return f"{trial.get('spec', '')}: {rest}" if rest else str(trial.get("spec", ""))
 
 
 def _percent(share: float | None) -> float | None:
@@ -197,27 +393,33 @@ def compare(
     specs: str | Iterable[str | Detector],
     known: Any,
     id_test: Any,
-    ood: Any,
+    ood: Any = None,
     val: Any = None,
     outliers: Any = None,
     device: str | torch.device = "cpu",
 ) -> Comparison:
-    """Fit each detector on `known` and measure how it tells `id_test` from each OOD set.
+    """Fit each detector on `known` and measure how it tells `id_test` from each unknown set.
 
     Parameters
     ----------
-    specs
+    specs : str or iterable of str or Detector
         Text forms (or detectors), as a list or as one text with commas.
-    known
-        Activations to fit on.
-    id_test
-        Activations of known inputs that were not fitted on.
-    ood
-        Activations of unknown inputs: by name, or one set.
-    val, outliers
-        For parameters given as ``auto``, as in `Detector.fit`.
-    device
+    known : Activations or array
+        To fit on.
+    id_test : Activations or array
+        Of known inputs that were not fitted on.
+    ood : Activations, array or mapping of these, optional
+        Of unknown inputs: by name, or one set. Without any, the table says what known inputs say: accuracy after
+        shaping, coverage of a threshold, and what was tried where something was chosen.
+    val, outliers : Activations or array, optional
+        As in `Detector.fit`.
+    device : str or torch.device, default="cpu"
         Where to compute.
+
+    Returns
+    -------
+    Comparison
+        A table that prints, plots and saves.
 
     Examples
     --------
@@ -234,118 +436,19 @@ def compare(
     if not wanted:
         raise InputError("compare: no detectors; give text forms such as ['msp', 'knn(50)']")
     inside, test = as_activations(known), as_activations(id_test)
-    sets = {name: as_activations(acts) for name, acts in (ood if isinstance(ood, Mapping) else {"ood": ood}).items()}
-    if not sets or min(map(len, [test, *sets.values()])) == 0:
+    given = {} if ood is None else ood if isinstance(ood, Mapping) else {"ood": ood}
+    sets = {KNOWN: test} | {name: as_activations(acts) for name, acts in given.items()}
+    if {KNOWN, AVERAGE} & given.keys():
+        raise InputError(f"compare: an OOD set cannot be named '{KNOWN}' or '{AVERAGE}'")
+    if min(map(len, sets.values())) == 0 or (ood is not None and not given):
         raise InputError("compare: the known test set and every OOD set must hold at least one input")
-    if {"id", AVERAGE} & sets.keys():
-        raise InputError(f"compare: an OOD set cannot be named 'id' or '{AVERAGE}'")
-    table = Comparison(sizes={"id": len(test), **{name: len(acts) for name, acts in sets.items()}})
-    tests = {"id": test, **sets}
+    table = Comparison(sizes={name: len(acts) for name, acts in sets.items()})
     for made in wanted:
-        _add(
-            table,
-            measure(
-                made,
-                lambda made: made.fit(inside, val=val, outliers=outliers, device=device),
-                lambda made: tests,
-                device,
-            ),
+        found = measure(
+            made,
+            lambda each: each.fit(inside, val=val, outliers=outliers, device=device),
+            lambda each: sets,
+            device,
         )
+        table.measurements[found.method] = found
     return table
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One fitted detector, measured on known test inputs and on sets of unknown ones.
-
-    Attributes
-    ----------
-    method : str
-        Text form as asked for.
-    detector : Detector
-        The fitted detector.
-    scores : dict of str to ndarray
-        Scores of the known test inputs (``"id"``) and of each set.
-    reports : dict of str to dict of str to float
-        Metrics by set, as shares.
-    id_accuracy : float or None
-        Accuracy on the known test inputs; `None` without labels.
-    fit_seconds, score_seconds : float
-        Time to fit, and to score all sets.
-    """
-
-    method: str
-    detector: Detector
-    scores: dict[str, Array]
-    reports: dict[str, dict[str, float]]
-    id_accuracy: float | None
-    fit_seconds: float
-    score_seconds: float
-
-    def rows(self) -> list[Row]:
-        """Return one row per set of unknown inputs."""
-        common: dict[str, Any] = {
-            "method": self.method,
-            "chosen": self.detector.chosen,
-            "id_accuracy": self.id_accuracy,
-            "fit_seconds": self.fit_seconds,
-            "score_seconds": self.score_seconds,
-        }
-        return [Row(**{**common, **report, "ood": name}) for name, report in self.reports.items()]
-
-
-def measure(
-    made: Detector,
-    fit: Callable[[Detector], Detector],
-    read: Callable[[Detector], Mapping[str, Activations]],
-    device: str | torch.device = "cpu",
-) -> Measurement:
-    """Fit a detector and measure how it tells known test inputs from unknown ones.
-
-    This is the one loop behind `compare` and the benchmark suites.
-
-    Parameters
-    ----------
-    made : Detector
-        The detector as asked for.
-    fit : callable
-        Fits it and returns the fitted detector.
-    read : callable
-        Returns the activations that the fitted detector scores: the known test inputs as ``"id"``, and each set of
-        unknown inputs by name. Not timed, since it may run the network.
-    device : str or torch.device, default="cpu"
-        Where to score.
-
-    Returns
-    -------
-    Measurement
-
-    See Also
-    --------
-    compare : Measures several detectors on the same activations.
-    """
-    method = repr(made)
-    started = time.perf_counter()
-    fitted = fit(made)
-    fit_seconds = time.perf_counter() - started
-    acts = read(fitted)
-    started = time.perf_counter()
-    scores = {name: fitted.score(part, device) for name, part in acts.items()}
-    score_seconds = time.perf_counter() - started
-    test, accuracy = acts["id"], None
-    if test.labels is not None and fitted.n_classes is not None:
-        accuracy = float(np.mean(fitted.predict_classes(test, device) == test.labels))
-    reports = {}
-    for name in acts:
-        if name != "id":
-            report = detection_report(scores["id"], scores[name]).as_dict()
-            reports[name] = {metric: report[metric] for metric in METRICS}
-    return Measurement(method, fitted, scores, reports, accuracy, fit_seconds, score_seconds)
-
-
-def _add(table: Comparison, found: Measurement) -> None:
-    """Add a measurement to a table: its rows, and their average."""
-    rows = found.rows()
-    means: dict[str, Any] = {metric: float(np.mean([getattr(row, metric) for row in rows])) for metric in METRICS}
-    table.rows += [*rows, replace(rows[0], ood=AVERAGE, **means)]
-    table.detectors[found.method], table.scores[found.method] = found.detector, found.scores

@@ -20,8 +20,10 @@ from offmap.errors import InputError
 LONGEST = 2000
 
 _LIKE = "write it like 'react(90)|energy' or 'knn(10) + energy'"
-_OPERATORS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[|@]""")  # a quoted text is left as it is
-_PLUS_PLUS = re.compile(r"(?<=[a-z])\+\+")  # mahalanobis++ is the method named mahalanobis_pp
+_OPERATORS = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[|@]|(?<=\w)\+\+(?!\s*\w)"""
+)  # quoted texts stay as they are
+_WRITTEN = {"|": "@", "++": "_pp"}  # @ binds before + in Python; mahalanobis++ is no name there
 _MARKS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\],]""")  # a quoted text counts as one mark
 
 
@@ -99,13 +101,12 @@ def _literal(value: Any) -> str:
 
 
 def _syntax(spec: str) -> ast.expr:
-    """Python's syntax tree of the text, in which ``|`` is written ``@`` because that binds before ``+``."""
+    """Python's syntax tree of the text as Python would have it written."""
     if len(spec) > LONGEST:
         raise InputError(f"a detector's text has at most {LONGEST} characters, this one has {len(spec)}")
     if any(mark[0] == "@" for mark in _OPERATORS.finditer(spec)):
         raise InputError(f"{spec!r}: '@' means nothing here; {_LIKE}")
-    text = _OPERATORS.sub(lambda mark: "@" if mark[0] == "|" else mark[0], spec.strip())
-    text = _PLUS_PLUS.sub("_pp", text)
+    text = _OPERATORS.sub(lambda mark: _WRITTEN.get(mark[0], mark[0]), spec.strip())
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

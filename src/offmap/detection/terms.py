@@ -5,7 +5,7 @@ Terms that begin alike share what they have in common, so that it is fitted once
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -109,6 +109,11 @@ class Plan:
         """Put shapers before every term."""
         return Plan(tuple(Term((*shapers, *term.components), term.weight) for term in self.terms), self.combine)
 
+    def replace(self, change: Callable[[Component], Component]) -> Plan:
+        """Make a plan with every component changed by a function, such as one that sets a seed."""
+        terms = tuple(Term(tuple(map(change, term.components)), term.weight) for term in self.terms)
+        return Plan(terms, self.combine)
+
     @cached_property
     def _layout(self) -> tuple[tuple[Component, ...], tuple[int | None, ...], tuple[int, ...]]:
         places: dict[tuple[Sequence[Component], Sequence[Component]], int] = {}
@@ -179,6 +184,6 @@ class Plan:
             path = self.path(place)
             unshaped = component.fits_unshaped or component.keeps_rows
             seen = self.passes[path[0]] if unshaped and not component.fits_unshaped else ()
-            key = (seen if unshaped else path[:-1], unshaped, component.statistics_key())
+            key = (seen if unshaped else path[:-1], unshaped, type(component).observe, component.statistics_key())
             found.append(first.setdefault(key, place))
         return tuple(found)

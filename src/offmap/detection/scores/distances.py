@@ -83,8 +83,27 @@ def gaussian_state(moments: ClassMoments, covariance: Tensor) -> State:
     }
 
 
+class _ClassGaussians(Score):
+    """A score from the class means of features and their scatter."""
+
+    reads = ("features",)
+    fits = ("features", "labels")
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """Start class means and one scatter."""
+        return {"moments": ClassMoments()}
+
+    def statistics_key(self) -> str:
+        """Return the same for the whole family."""
+        return "class moments"
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add features of labelled inputs."""
+        statistics["moments"].update(block.features, block.labels)
+
+
 @register
-class Mahalanobis(Score):
+class Mahalanobis(_ClassGaussians):
     """Minus the squared Mahalanobis distance to the nearest class mean, with one covariance tied over the classes.
 
     Parameters
@@ -108,18 +127,6 @@ class Mahalanobis(Score):
         """Bounds of both."""
         self.number("shrinkage", 0, 1, "the share of the identity must be between 0 and 1")
         self.number("epsilon", 0, float("inf"), "the length of the step must not be negative")
-
-    def statistics(self) -> Mapping[str, Statistic]:
-        """Class means and one scatter."""
-        return {"moments": ClassMoments()}
-
-    def statistics_key(self) -> str:
-        """The same class moments as the other Gaussian scores of plain features."""
-        return "class moments of features"
-
-    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
-        """Add features of labelled inputs."""
-        statistics["moments"].update(block.features, block.labels)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Whitened means."""
@@ -157,25 +164,13 @@ class Mahalanobis(Score):
 
 
 @register
-class RMDS(Score):
+class RMDS(_ClassGaussians):
     """Mahalanobis distance relative to that from one Gaussian for all classes together."""
 
     name = "rmds"
     paper = "Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021"
     reads = ("features",)
     fits = ("features", "labels")
-
-    def statistics(self) -> Mapping[str, Statistic]:
-        """Class means and one scatter."""
-        return {"moments": ClassMoments()}
-
-    def statistics_key(self) -> str:
-        """The same class moments as the other Gaussian scores of plain features."""
-        return "class moments of features"
-
-    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
-        """Add features of labelled inputs."""
-        statistics["moments"].update(block.features, block.labels)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Whitened means, and the whitening of all inputs."""
