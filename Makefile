@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+TESTED := $(VENV)/.ready-to-test
 
 .PHONY: demo test test-all lint format docs bench bench-neighbors clean help
 
@@ -14,14 +15,18 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
 	touch $(READY)
 
+$(TESTED): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,cluster,dev]'
+	touch $(TESTED)
+
 demo: $(READY)  ## the main job on built-in data, with a report at the end
 	$(BIN)/offmap demo --out out/demo
 	$(BIN)/offmap loop --data digits --out out/loop
 
-test: $(READY)  ## all tests but the slow ones, with every docstring example
+test: $(TESTED)  ## all tests but the slow ones, with every docstring example
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
-test-all: $(READY)  ## the slow tests too
+test-all: $(TESTED)  ## the slow tests too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(READY)  ## style, types, import rules

@@ -21,6 +21,23 @@ FLAGS = [
     "--disable-sync",
 ]
 
+MAY_SKIP = (  # in CI nothing else may be skipped: there a part that is not installed is a failure
+    "OFFMAP_DATA does not name a folder",
+    "a class has too few calibration inputs for the promise",
+)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run in CI that skipped a test for a reason which is not on the list."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not os.environ.get("CI") or reporter is None or hasattr(session.config, "workerinput"):
+        return
+    skipped = [str(report.longrepr[-1]) for report in reporter.stats.get("skipped", []) if report.longrepr]
+    unexpected = sorted({reason for reason in skipped if not any(known in reason for known in MAY_SKIP)})
+    if unexpected:
+        reporter.write_line(f"skipped in CI for reasons that are not allowed there: {unexpected}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:

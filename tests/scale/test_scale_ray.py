@@ -23,8 +23,6 @@ psutil = pytest.importorskip("psutil", reason=REASON)
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'offmap[data]'")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'offmap[data]'")
 
-pytestmark = pytest.mark.slow
-
 HEAD = Head(np.random.default_rng(9).normal(size=(5, 16)))
 
 
