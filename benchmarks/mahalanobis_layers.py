@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offmap.bench.cache import default_cache
+from offmap.bench.cache import locate_cache
 from offmap.bench.networks import make_network
 from offmap.bench.sets import load_set
 from offmap.bench.suites import Suite, load_suite
@@ -96,14 +96,14 @@ def layers(suite: Suite, data: Path, fitted: int, weighed: int) -> dict[str, Any
     """Every layer by itself, their sum, and Lee et al.'s weighing of them."""
     from sklearn.linear_model import LogisticRegressionCV
 
-    network = make_network(suite.networks[0], None, data, default_cache())
+    network = make_network(suite.networks[0], None, data, locate_cache())
     requirements = Requirements(extras=tuple(Layer(layer) for layer in LAYERS))
     sets = {"id": load_set(suite.test, data).part(KNOWN)} | {o.name: load_set(o, data).part(UNKNOWN) for o in suite.ood}
     acts = {
         key: network.net.extract(
             network.batches(part, 32),
             requirements,
-            to=default_cache() / f"layers-{suite.name}-{key}-{len(part)}",
+            to=locate_cache() / f"layers-{suite.name}-{key}-{len(part)}",
             progress=False,
         )
         for key, part in sets.items()

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import offmap
-from offmap.bench.cache import default_cache
+from offmap.bench.cache import locate_cache
 from offmap.bench.networks import BenchNetwork, make_network
 from offmap.bench.runner import bootstrap_errors
 from offmap.bench.sets import LoadedSet, load_set
@@ -80,7 +80,7 @@ def figures(known: np.ndarray, unknown: np.ndarray) -> dict[str, float]:
 def measured(name: str, data: Path, n: int, n_val: int) -> dict[str, object]:
     """All three answers for one network."""
     suite = load_suite(name)
-    network = make_network(suite.networks[0], None, data, default_cache())
+    network = make_network(suite.networks[0], None, data, locate_cache())
     model = network.net.model
     for parameter in model.parameters():
         parameter.requires_grad_(False)

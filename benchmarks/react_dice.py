@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import offmap
-from offmap.bench.cache import default_cache
+from offmap.bench.cache import locate_cache
 from offmap.bench.runner import prepare
 from offmap.bench.suites import load_suite
 from offmap.detection.shapers.dice import contribution, largest, n_kept
@@ -82,7 +82,7 @@ def main() -> None:
     results: dict[str, Any] = {"sparsity": SPARSITY}
     for name in SUITES:
         suite = load_suite(name)
-        bench = prepare(suite, suite.networks[0], Path(data), default_cache())
+        bench = prepare(suite, suite.networks[0], Path(data), locate_cache())
         weights = Path(data) / suite.networks[0].options["weights"]
         authors = np.load(weights.with_name(f"{weights.stem}_mean_activation.npy"))
         results[name] = {

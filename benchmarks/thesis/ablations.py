@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from offmap.bench.cache import default_cache, held_out
+from offmap.bench.cache import hold_out, locate_cache
 from offmap.bench.runner import ENVIRONMENT, Bench, measure_method, prepare
 from offmap.bench.suites import NetworkSpec, load_suite
 from offmap.detection import detector
@@ -52,7 +52,7 @@ def run_sweeps(
     """
     root = data if data is not None else os.environ.get(ENVIRONMENT)
     folder = None if root is None else Path(root)
-    kept = default_cache() if cache is None else Path(cache)
+    kept = locate_cache() if cache is None else Path(cache)
     changes = {**PROTOCOL, **protocol}
     result = ThesisResult(notes={**changes, "sets": "means over the unknown sets of each suite"})
 
@@ -92,7 +92,7 @@ def measure_point(bench: Bench, point: Point, accuracy: bool) -> Finding:
 
 def validate_on_noise(bench: Bench) -> list[dict[str, Any]]:
     """Measure each candidate parameter on noise and on the unknown test sets (thesis, appendix A.2.2)."""
-    rest, val = held_out(bench.known, bench.protocol.held_out) if bench.val is None else (bench.known, bench.val)
+    rest, val = hold_out(bench.known, bench.protocol.held_out) if bench.val is None else (bench.known, bench.val)
     found = []
     for spec in VALIDATED:
         made = detector(spec).fit(rest, val=val, outliers=bench.load_outliers(0))

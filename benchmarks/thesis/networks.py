@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from offmap.bench.networks import BenchNetwork, Pictures, labelled, make_network, train_once
+from offmap.bench.networks import BenchNetwork, Pictures, make_network, require_labels, train_once
 from offmap.bench.sets import LoadedSet
 from offmap.bench.suites import NetworkSpec
 from offmap.errors import InputError
@@ -46,15 +46,15 @@ def make_variant(spec: NetworkSpec, train: LoadedSet | None, data: Path | None, 
     epochs, seed = int(options.pop("epochs", 3)), int(options.pop("seed", 0))
     if objective not in ("ce", "supcon"):
         raise InputError(f"objective = {objective!r}: 'ce' (cross-entropy) or 'supcon'")
-    pictures = Pictures(*labelled(train, "cnn"), (mean, std))
+    pictures = Pictures(*require_labels(train, "cnn"), (mean, std))
     factory = ContrastiveCNN if objective == "supcon" else build_normed_cnn
     model = factory(pictures.n_classes, channels=pictures.channels, seed=seed, **options)
 
     def learn() -> None:
         if isinstance(model, ContrastiveCNN):
-            train_supcon(model, pictures.scale_images(), pictures.labels, epochs=epochs, seed=seed)
+            train_supcon(model, pictures.scale_inputs(), pictures.labels, epochs=epochs, seed=seed)
         else:
-            train_classifier(model, pictures.scale_images(), pictures.labels, epochs=epochs, batch_size=128, seed=seed)
+            train_classifier(model, pictures.scale_inputs(), pictures.labels, epochs=epochs, batch_size=128, seed=seed)
 
     train_once(model, learn, {"kind": "cnn", **made_of}, train, kept)
     return BenchNetwork(spec.name, Network(model.eval(), layer), None, mean, std)

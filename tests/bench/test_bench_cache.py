@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from offmap.bench.cache import Extractor, held_out
+from offmap.bench.cache import Extractor, hold_out
 from offmap.bench.networks import BenchNetwork, make_network
-from offmap.bench.sets import LoadedSet, StoredFeatures, content_of, load_set, read_idx
+from offmap.bench.sets import LoadedSet, StoredFeatures, checksum_files, load_set, read_idx
 from offmap.bench.suites import NetworkSpec, SetSpec, load_suite
 from offmap.data import Samples
 from offmap.errors import InputError
@@ -45,9 +45,9 @@ def extractor(folder: Path, model: torch.nn.Module | None = None) -> Extractor:
 
 def test_a_second_run_finds_the_first(tmp_path):
     model = Counted()
-    first = extractor(tmp_path, model).plain(inputs())
+    first = extractor(tmp_path, model).extract_plain(inputs())
     shown = model.seen
-    again = extractor(tmp_path, model).plain(inputs())
+    again = extractor(tmp_path, model).extract_plain(inputs())
     assert model.seen == shown
     np.testing.assert_array_equal(first.features, again.features)
 
@@ -55,14 +55,14 @@ def test_a_second_run_finds_the_first(tmp_path):
 def test_changed_weights_inputs_or_passes_are_run_anew(tmp_path):
     model = Counted()
     made = extractor(tmp_path, model)
-    made.plain(inputs())
+    made.extract_plain(inputs())
     old = {folder.name for folder in tmp_path.iterdir()}
     with torch.no_grad():
         model.body.weight[0, 0] += 1e-3
-    changed = extractor(tmp_path, model).plain(inputs())
+    changed = extractor(tmp_path, model).extract_plain(inputs())
     np.testing.assert_allclose(changed.logits, model(torch.from_numpy(inputs().samples.inputs)).detach(), atol=1e-6)
-    made.plain(inputs(seed=1))
-    acts = made.with_passes(inputs(), (Layer("body"),))
+    made.extract_plain(inputs(seed=1))
+    acts = made.extract_passes(inputs(), (Layer("body"),))
     assert acts.extras.keys() == {"layer(body,mean)"}
     assert len({folder.name for folder in tmp_path.iterdir()} - old) == 3
 
@@ -73,9 +73,9 @@ def stored(folder: Path, model: torch.nn.Module) -> tuple[LoadedSet, Path]:
     weights.write_bytes(b"weights")
     pictures.write_bytes(b"pictures")
     given = inputs()
-    features = extractor(folder / "other", model).plain(given).features
+    features = extractor(folder / "other", model).extract_plain(given).features
     np.savez(file, features=features.astype(np.float16))
-    content = content_of((weights, pictures, file))
+    content = checksum_files((weights, pictures, file))
     return LoadedSet("some", given.samples, StoredFeatures(file, (pictures,), content, np.arange(20))), weights
 
 
@@ -83,14 +83,14 @@ def test_stored_features_serve_only_what_they_were_made_from(tmp_path):
     model = Counted()
     given, weights = stored(tmp_path, model)
     made = Extractor(BenchNetwork("net", Network(model), weights), tmp_path / "c", batch_size=8)
-    made.plain(given)
+    made.extract_plain(given)
     assert made.log["some"]["from"].startswith("stored")
     (tmp_path / "x.bin").write_bytes(b"other pictures")
-    made.plain(given)
+    made.extract_plain(given)
     assert made.log["some"]["from"] == "the network"
     (tmp_path / "x.bin").write_bytes(b"pictures")
     weights.write_bytes(b"other weights")
-    made.plain(given)
+    made.extract_plain(given)
     assert made.log["some"]["from"] == "the network"
 
 
@@ -101,7 +101,7 @@ def test_stored_features_that_the_network_does_not_say_are_refused(tmp_path):
         model.body.bias += 1
     made = Extractor(BenchNetwork("net", Network(model), weights), tmp_path / "c", batch_size=8)
     with pytest.raises(InputError, match="differ by"):
-        made.plain(given)
+        made.extract_plain(given)
 
 
 def test_parts_lie_within_each_other():
@@ -113,8 +113,8 @@ def test_parts_lie_within_each_other():
 
 
 def test_held_out_inputs_are_in_neither_part_twice(tmp_path):
-    known = extractor(tmp_path).plain(inputs())
-    rest, held = held_out(known, 6)
+    known = extractor(tmp_path).extract_plain(inputs())
+    rest, held = hold_out(known, 6)
     both = np.concatenate([rest.features, held.features])
     assert len(rest) == 14
     np.testing.assert_array_equal(np.sort(both, axis=0), np.sort(known.features, axis=0))

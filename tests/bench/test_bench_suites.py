@@ -14,7 +14,7 @@ import offmap
 from offmap.bench.results import SuiteResult
 from offmap.bench.runner import expand_methods, run_suite
 from offmap.bench.suite_page import build_suite_page, recommend
-from offmap.bench.suites import built_in, load_suite, parse_suite
+from offmap.bench.suites import list_built_in, load_suite, parse_suite
 from offmap.detection.evaluate import METRICS
 from offmap.errors import InputError
 
@@ -28,8 +28,8 @@ def offmap_bench(*words: object) -> subprocess.CompletedProcess[str]:
 
 def test_every_built_in_suite_can_be_read():
     names = {"cifar10-densenet", "cifar100-densenet", "digits", "fashion-mnist", "imagenet-efflite0", "clinc150"}
-    assert names <= built_in().keys()
-    for name in built_in():
+    assert names <= list_built_in().keys()
+    for name in list_built_in():
         suite = load_suite(name)
         assert suite.about
         assert expand_methods(suite.methods), "every text form of a declared suite is a detector"

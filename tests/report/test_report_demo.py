@@ -56,12 +56,12 @@ def test_numbers_are_those_of_the_guard(demo, folder):
 
 
 def test_verdicts_in_words_match_the_pictures(demo):
-    for row in demo.handful():
-        words = demo.words(row)
-        assert words.startswith("✓" if demo.right(row) else "✗")
+    for row in demo.draw_rows():
+        words = demo.describe(row)
+        assert words.startswith("✓" if demo.is_right(row) else "✗")
         assert ("unknown" in words) != demo.verdicts.known[row]
-        assert demo.image(row).shape == (8, 8)
-        assert (int(demo.truth(row)) < 6) == (row < len(demo.test))
+        assert demo.picture(row).shape == (8, 8)
+        assert (int(demo.name_truth(row)) < 6) == (row < len(demo.test))
 
 
 def test_threads_are_left_as_they_were_and_nonsense_is_refused():

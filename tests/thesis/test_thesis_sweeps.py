@@ -44,11 +44,13 @@ def test_supervised_contrastive_training_makes_features_that_tell_digits_apart(t
     assert suite.train is not None
     train, test = load_set(suite.train, None), load_set(suite.test, None)
     spec = NetworkSpec("cnn", "cnn", {"width": 8, "epochs": 3, "objective": "supcon"})
-    acts = Extractor(make_variant(spec, train, None, tmp_path), tmp_path, batch_size=64).plain(test)
+    acts = Extractor(make_variant(spec, train, None, tmp_path), tmp_path, batch_size=64).extract_plain(test)
     assert np.mean(acts.predictions == test.samples.labels) > 0.8
     tapped = NetworkSpec("cnn", "cnn", {**spec.options, "layer": "projection"})
     assert (
-        Extractor(make_variant(tapped, train, None, tmp_path), tmp_path, batch_size=64).plain(test).features.shape[1]
+        Extractor(make_variant(tapped, train, None, tmp_path), tmp_path, batch_size=64)
+        .extract_plain(test)
+        .features.shape[1]
         == 32
     )
     assert len(list(tmp_path.glob("weights-*"))) == 1, "another tap is not another training"

@@ -1,4 +1,4 @@
-"""What a network says about a set, computed once: folders named by the content they were made from.
+"""Activations of sets, computed once: folders named by the content they were made from.
 
 The name holds a checksum of weights, inputs, scaling and passes, so changed weights or data never find an old folder;
 `Network.extract` compares every batch with what the folder was made from once more, and resumes a run cut short.
@@ -26,27 +26,29 @@ CHECKED = 16  # stored features are compared with the network itself on so many 
 TOLERANCE = 0.02  # float16 features of size up to 16 are rounded by up to 0.004
 
 
-def default_cache() -> Path:
-    """The folder for activations and trained weights, in the user's cache folder."""
+def locate_cache() -> Path:
+    """Return the folder for activations and trained weights, in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "offmap" / "bench"
 
 
 @dataclass
 class Extractor:
-    """Activations of sets through one network, from the cache where they are there.
+    """Extracts activations of sets through one network, or finds them in the cache.
 
     Parameters
     ----------
-    network
+    network : BenchNetwork
         The network.
-    folder
-        Of the cache.
-    batch_size
+    folder : Path
+        Folder of the cache.
+    batch_size : int, default=32
         Inputs per pass.
-    fresh
+    fresh : bool, default=False
         Run the network even where stored features are declared.
-    on_step
-        Told in words what begins.
+    on_step : callable, optional
+        Called with a short text when a step begins.
+    log : dict
+        Where each set's activations came from; filled while extracting.
     """
 
     network: BenchNetwork
@@ -58,15 +60,15 @@ class Extractor:
     _head: Head | None = field(default=None, repr=False)
 
     def head(self, like: LoadedSet) -> Head | None:
-        """The network's last linear layer, found by running it on one input."""
+        """Return the network's last linear layer, found by running it on one input."""
         if self._head is None:
             (first, *_rest) = self.network.batches(LoadedSet(like.name, like.samples[:1]), 1)
             self.network.net(first[0] if isinstance(first, tuple) else first)
             self._head = self.network.net.head
         return self._head
 
-    def plain(self, loaded: LoadedSet, like: LoadedSet | None = None) -> Activations:
-        """Features, logits and labels; `like` is a set with inputs where this one has only features."""
+    def extract_plain(self, loaded: LoadedSet, like: LoadedSet | None = None) -> Activations:
+        """Return features, logits and labels; `like` is a set with inputs where this one has only features."""
         stored = loaded.stored
         weights = self.network.weights
         belongs = stored is not None and weights is not None and stored.belongs_to(weights)
@@ -74,7 +76,7 @@ class Extractor:
             features = stored.features()
             head = self.head(loaded if loaded.can_run else _required(like, loaded))
             acts = Activations(features, head, labels=loaded.samples.labels)
-            largest = self._compared(loaded, acts) if loaded.can_run else None
+            largest = self._compare_stored(loaded, acts) if loaded.can_run else None
             self.log[loaded.name] = {
                 "inputs": len(loaded), "from": f"stored features, {stored.file.name}", "largest difference": largest,
             }  # fmt: skip
@@ -84,10 +86,10 @@ class Extractor:
                 f"{stored.file}: these features were not made with the weights {weights}, and there are no inputs "
                 "to run the network on"
             )
-        return self.extracted(loaded, None)
+        return self.extract(loaded, None)
 
-    def _compared(self, loaded: LoadedSet, acts: Activations) -> float:
-        """Run the network on a few inputs: what is stored must be what it says."""
+    def _compare_stored(self, loaded: LoadedSet, acts: Activations) -> float:
+        """Run the network on a few inputs and compare with what is stored; return the largest difference."""
         rows = np.linspace(0, len(loaded) - 1, min(CHECKED, len(loaded))).astype(int)
         few = LoadedSet(loaded.name, loaded.samples[rows])
         again = self.network.net.extract(self.network.batches(few, self.batch_size), progress=False)
@@ -96,8 +98,8 @@ class Extractor:
             raise InputError(f"{loaded.name}: stored features differ by {largest:.3g} from what the network says")
         return largest
 
-    def extracted(self, loaded: LoadedSet, request: Request | None) -> Activations:
-        """One pass over the inputs, with one extra pass where asked for."""
+    def extract(self, loaded: LoadedSet, request: Request | None) -> Activations:
+        """Run one pass over the inputs, with one extra pass where asked for."""
         extras = () if request is None else (request,)
         folder = self.folder / f"{_plain_name(loaded.name)}-{self._key(loaded, extras)}"
         if not folder.exists():
@@ -113,17 +115,17 @@ class Extractor:
         }  # fmt: skip
         return acts
 
-    def with_passes(self, loaded: LoadedSet, requests: tuple[Request, ...]) -> Activations:
-        """Features, logits, labels and the extra passes; each pass is kept by itself, so methods share them."""
+    def extract_passes(self, loaded: LoadedSet, requests: tuple[Request, ...]) -> Activations:
+        """Return features, logits, labels and the extra passes; each pass is kept by itself, so methods share them."""
         if not loaded.can_run:
             raise InputError(f"{loaded.name}: only features are at hand, no inputs to send through the network again")
-        parts = [self.extracted(loaded, request) for request in requests]
+        parts = [self.extract(loaded, request) for request in requests]
         extras = {name: array for part in parts for name, array in part.extras.items()}
         first = parts[0]
         return Activations(first.features, first.head, first.given_logits, loaded.samples.labels, extras)
 
-    def noise(self, n: int, like: LoadedSet, seed: int) -> Activations:
-        """Activations of N(0, 1) noise of the inputs' shape, on which parameters are chosen."""
+    def extract_noise(self, n: int, like: LoadedSet, seed: int) -> Activations:
+        """Return activations of N(0, 1) noise of the inputs' shape, on which parameters are chosen."""
         shape = self.network.batches(like, 1).shape
         key = hashlib.sha256(f"{self.network.net.fingerprint()}|{shape}".encode()).hexdigest()[:16]
         folder = self.folder / f"noise-{n}-{seed}-{key}"
@@ -144,12 +146,25 @@ class Extractor:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def held_out(known: Activations, n: int, seed: int = 0) -> tuple[Activations, Activations]:
-    """Known inputs in two parts: the rest, and `n` (at most half) to choose parameters on.
+def hold_out(known: Activations, n: int, seed: int = 0) -> tuple[Activations, Activations]:
+    """Split known inputs in two: the rest, and `n` (at most half) to choose parameters on.
+
+    Parameters
+    ----------
+    known : Activations
+        Known inputs.
+    n : int
+        How many to set aside.
+    seed : int, default=0
+        Seed of the draw.
+
+    Returns
+    -------
+    rest, held : Activations
 
     Examples
     --------
-    >>> rest, held = held_out(Activations(np.zeros((10, 2))), 3)
+    >>> rest, held = hold_out(Activations(np.zeros((10, 2))), 3)
     >>> len(rest), len(held)
     (7, 3)
     """

@@ -1,4 +1,4 @@
-"""What `offmap bench` does, as functions: list, run and write, download."""
+"""The commands of `offmap bench` as functions: list, run and write, download."""
 
 from __future__ import annotations
 
@@ -6,24 +6,44 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from offmap.bench.suites import built_in, load_suite
+from offmap.bench.suites import list_built_in, load_suite
 
 Told = Callable[[str], None]
 
 
-def available() -> dict[str, str]:
-    """The suites that come with offmap, and what each is about.
+def describe_suites() -> tuple[dict[str, Any], str]:
+    """Describe the suites that come with offmap, as plain values and as text.
 
     Examples
     --------
-    >>> sorted(available())[:2]
+    >>> found, text = describe_suites()
+    >>> sorted(found["suites"])[:2]
     ['cifar10-densenet', 'cifar100-densenet']
     """
-    return {name: load_suite(name).about for name in built_in()}
+    found = {name: load_suite(name).about for name in list_built_in()}
+    width = max(map(len, found))
+    return {"suites": found}, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items())
 
 
 def run_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any], str]:
-    """Run a suite, write ``results.json`` and ``report.html``; what to print as JSON, and in words."""
+    """Run a suite and write ``results.json`` and ``report.html``.
+
+    Parameters
+    ----------
+    suite : str
+        Name or file of the suite.
+    out : Path
+        Folder for the results.
+    **options
+        As in `offmap.bench.runner.run_suite`.
+
+    Returns
+    -------
+    result : dict
+        The answer for ``--json``.
+    text : str
+        The answer for a person.
+    """
     out.mkdir(parents=True, exist_ok=True)
     from offmap.bench.runner import run_suite
     from offmap.bench.suite_page import build_suite_page
@@ -41,8 +61,8 @@ def run_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any]
     return result, f"{found}\n\nThe report is {report}"
 
 
-def shown_downloads() -> tuple[dict[str, Any], str]:
-    """Where the standard sets come from."""
+def describe_downloads() -> tuple[dict[str, Any], str]:
+    """Describe where the standard sets come from, as plain values and as text."""
     from offmap.bench.downloads import SETS
 
     rows = {
@@ -60,7 +80,7 @@ def shown_downloads() -> tuple[dict[str, Any], str]:
 def get_downloads(
     names: Sequence[str], data: Path | None, mirror: str | None, on_step: Told
 ) -> tuple[dict[str, Any], str]:
-    """Fetch sets into the data folder, each file checked."""
+    """Fetch sets into the data folder, each file checked; return the files as plain values and as text."""
     from offmap.bench.downloads import fetch_set
 
     folder = Path("data") if data is None else data

@@ -59,18 +59,20 @@ class Demo:
 
     Attributes
     ----------
-    comparison
+    comparison : Comparison
         All methods, measured on test digits of known classes against digits of unknown ones.
-    guard, verdicts
-        The calibrated detector, and what it says of each test input: known ones first, then unknown ones.
-    test, unknown
+    guard : Detector
+        The calibrated detector.
+    verdicts : Verdicts
+        Its verdicts on each test input: known ones first, then unknown ones.
+    test, unknown : Samples
         The test inputs, with labels; `classes` of either names the digits.
-    test_acts, unknown_acts
-        What the network says about them.
-    accuracy
-        Of the network on test digits of known classes.
-    settings
-        What was set, by name.
+    test_acts, unknown_acts : Activations
+        Their activations.
+    accuracy : float
+        Accuracy of the network on test digits of known classes.
+    settings : dict
+        Settings, by name.
     """
 
     comparison: Comparison
@@ -85,61 +87,66 @@ class Demo:
 
     @property
     def accepted(self) -> float:
-        """The share of known test inputs that the guard accepts; promised is at least `tpr`, on average."""
+        """Share of known test inputs that the guard accepts; promised is at least `tpr`, on average."""
         return float(np.mean(self.verdicts.known[: len(self.test)]))
 
     @property
     def flagged(self) -> float:
-        """The share of unknown inputs that the guard flags."""
+        """Share of unknown inputs that the guard flags."""
         return float(np.mean(~self.verdicts.known[len(self.test) :]))
 
-    def handful(self, each: int = 6) -> npt.NDArray[np.intp]:
-        """A few test inputs to look at, known and unknown, drawn by the seed: rows of `verdicts`."""
+    def draw_rows(self, each: int = 6) -> npt.NDArray[np.intp]:
+        """Draw a few test inputs to look at, known and unknown: rows of `verdicts`."""
         rng = np.random.default_rng(self.settings["seed"])
         known = rng.choice(len(self.test), each, replace=False)
         unknown = len(self.test) + rng.choice(len(self.unknown), each, replace=False)
         return np.concatenate([np.sort(known), np.sort(unknown)])
 
-    def image(self, row: int) -> npt.NDArray[np.uint8]:
-        """The picture of a row of `verdicts`, dark ink on white."""
+    def picture(self, row: int) -> npt.NDArray[np.uint8]:
+        """Return the picture of a row of `verdicts`, dark ink on white."""
         inside = row < len(self.test)
         pixels = (self.test if inside else self.unknown).inputs[row if inside else row - len(self.test)]
         return (255 - 255 * pixels[0]).astype(np.uint8)
 
-    def truth(self, row: int) -> str:
-        """The digit that a row of `verdicts` really shows."""
+    def name_truth(self, row: int) -> str:
+        """Name the digit that a row of `verdicts` really shows."""
         inside = row < len(self.test)
         part, place = (self.test, row) if inside else (self.unknown, row - len(self.test))
         assert part.labels is not None
         return part.classes[part.labels[place]]
 
-    def words(self, row: int) -> str:
-        """What the guard says of a row, in words."""
+    def describe(self, row: int) -> str:
+        """Describe the verdict on a row in words."""
         predicted = self.verdicts.predicted
         assert predicted is not None
         verdict = f"a known {self.test.classes[predicted[row]]}" if self.verdicts.known[row] else "unknown"
-        return f"{'✓' if self.right(row) else '✗'} {self.truth(row)}: {verdict}, p = {self.verdicts.p_value[row]:.3f}"
+        sign = "✓" if self.is_right(row) else "✗"
+        return f"{sign} {self.name_truth(row)}: {verdict}, p = {self.verdicts.p_value[row]:.3f}"
 
-    def right(self, row: int) -> bool:
-        """Whether the verdict on a row is right: a known digit named, an unseen one flagged."""
+    def is_right(self, row: int) -> bool:
+        """Return True if the verdict on a row is right: a known digit named, an unseen one flagged."""
         predicted = self.verdicts.predicted
         assert predicted is not None
         if not self.verdicts.known[row]:
             return bool(row >= len(self.test))
-        return self.truth(row) == self.test.classes[predicted[row]]
+        return self.name_truth(row) == self.test.classes[predicted[row]]
 
 
 def run_demo(seed: int = 0, known: int = 6, on_step: Callable[[str], None] = lambda words: None) -> Demo:
-    """Do the job. The same seed gives the same numbers, apart from the seconds.
+    """Train, extract, compare, calibrate and judge. The same seed gives the same numbers, apart from the seconds.
 
     Parameters
     ----------
-    seed
-        Of the split, the initial weights, the training and the noise.
-    known
+    seed : int, default=0
+        Seed of the split, the initial weights, the training and the noise.
+    known : int, default=6
         How many digits, from 0 on, the network is taught; the others are the unknown.
-    on_step
-        Told in words what begins.
+    on_step : callable, optional
+        Called with a short text when a step begins.
+
+    Returns
+    -------
+    Demo
     """
     if not 2 <= known <= 9:
         raise InputError(f"known={known}: 2 to 9 digits can be known, so that some are left unknown")
@@ -214,11 +221,11 @@ def _run(seed: int, known: int, on_step: Callable[[str], None]) -> Demo:
 
 
 def write_demo(demo: Demo, folder: str | os.PathLike[str]) -> Path:
-    """Write the report, the numbers and the guard into a folder; returns the report's path."""
-    from offmap.bench.demo_page import demo_page
+    """Write the report, the numbers and the guard into a folder; return the report's path."""
+    from offmap.bench.demo_page import build_demo_page
 
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     demo.comparison.to_json(target / "results.json")
     demo.guard.save(target / "guard.offmap")
-    return demo_page(demo).write(target / "report.html")
+    return build_demo_page(demo).write(target / "report.html")

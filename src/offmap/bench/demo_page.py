@@ -1,4 +1,4 @@
-"""The page that the demonstration ends with."""
+"""The report of the demonstration."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ HARDEST = 12
 CURVES = 8  # more would lie on top of each other
 
 
-def demo_page(demo: Demo) -> Page:
-    """Summary first, then the table, the scores, the inside of the network, verdicts, and what went wrong."""
+def build_demo_page(demo: Demo) -> Page:
+    """Build the report: a summary, the table, the scores, the inside of the network, verdicts, and errors."""
     page = Page("Which digits was this network never taught?", _summary(demo))
     _table(page, demo)
     _scores(page, demo)
@@ -99,22 +99,22 @@ def _inside(page: Page, demo: Demo) -> None:
 
 
 def _verdicts(page: Page, demo: Demo) -> None:
-    rows = demo.handful()
+    rows = demo.draw_rows()
     page.section("Verdicts").text(
         "A few test pictures drawn at random: what each shows, and what the guard says. The p-value is the share of "
         f"known digits that look at least as strange; at or below {1 - demo.settings['guard']['tpr']:.2f} a picture is "
         "called unknown."
-    ).gallery([demo.image(row) for row in rows], [demo.words(row) for row in rows])
+    ).gallery([demo.picture(row) for row in rows], [demo.describe(row) for row in rows])
     n, scores = len(demo.test), demo.verdicts.score
     lowest = np.argsort(scores[:n], kind="stable")[:HARDEST]
     highest = n + np.argsort(-scores[n:], kind="stable")[:HARDEST]
     page.section("Hardest inputs").gallery(
-        [demo.image(row) for row in highest],
-        [demo.words(row) for row in highest],
+        [demo.picture(row) for row in highest],
+        [demo.describe(row) for row in highest],
         caption="Unseen digits that look most like known ones.",
     ).gallery(
-        [demo.image(row) for row in lowest],
-        [demo.words(row) for row in lowest],
+        [demo.picture(row) for row in lowest],
+        [demo.describe(row) for row in lowest],
         caption="Known digits that look strangest.",
     )
 

@@ -1,4 +1,4 @@
-"""How the standard sets are had elsewhere: official addresses, checksums, downloads that resume and are verified."""
+"""Downloads of the standard sets: official addresses, checksums, downloads that resume and are verified."""
 
 from __future__ import annotations
 
@@ -127,14 +127,18 @@ def fetch_set(
 
     Parameters
     ----------
-    name
+    name : str
         One of `SETS`.
-    data
+    data : Path
         The data folder.
-    mirror
-        An address to fetch from instead: file names are appended to it, checksums stay the same.
-    on_step
-        Told in words what begins.
+    mirror : str, optional
+        Address to fetch from instead: file names are appended to it, checksums stay the same.
+    on_step : callable, optional
+        Called with a short text when a step begins.
+
+    Returns
+    -------
+    list of Path
     """
     if name not in SETS:
         raise InputError(f"{name!r}: not a set that is known here; there are {', '.join(SETS)}")
@@ -150,18 +154,22 @@ def fetch_set(
 
 
 def fetch(remote: Remote, target: Path, *, attempts: int = ATTEMPTS, pause: float = 1.0) -> Path:
-    """One file, whole and right, or an error: broken connections are resumed, wrong bytes are never kept.
+    """Fetch one file, whole and right, or raise: broken connections are resumed, wrong bytes are never kept.
 
     Parameters
     ----------
-    remote
+    remote : Remote
         Address and checksum.
-    target
+    target : Path
         Where the file goes; until it is right it is called ``<name>.part``.
-    attempts
+    attempts : int, default=5
         Tries without any progress before giving up.
-    pause
+    pause : float, default=1.0
         Seconds before the second try; doubled for each further one.
+
+    Returns
+    -------
+    Path
     """
     if not remote.url.startswith(SCHEMES):
         raise InputError(f"{remote.url}: only http and https addresses are fetched")
@@ -193,7 +201,7 @@ def fetch(remote: Remote, target: Path, *, attempts: int = ATTEMPTS, pause: floa
 
 
 def _continue(url: str, part: Path) -> str | None:
-    """Append what is missing; the reason when the file is not whole afterwards."""
+    """Append what is missing; return the reason when the file is not whole afterwards."""
     have = part.stat().st_size if part.is_file() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # http(s)
     try:
@@ -217,7 +225,18 @@ def _continue(url: str, part: Path) -> str | None:
 
 
 def checksum(file: Path, algorithm: str) -> str:
-    """The checksum of a file.
+    """Compute the checksum of a file.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+    algorithm : str
+        A name that `hashlib` knows.
+
+    Returns
+    -------
+    str
 
     Examples
     --------

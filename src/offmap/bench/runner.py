@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from offmap.activations import Activations
-from offmap.bench.cache import Extractor, default_cache, held_out
+from offmap.bench.cache import Extractor, hold_out, locate_cache
 from offmap.bench.networks import BenchNetwork, make_network
 from offmap.bench.results import Array, SuiteResult, SuiteRow
 from offmap.bench.sets import LoadedSet, load_set
@@ -77,7 +77,7 @@ def run_suite(
     folder = None if root is None else Path(root)
     if folder is not None and not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder of data")
-    kept = default_cache() if cache is None else Path(cache)
+    kept = locate_cache() if cache is None else Path(cache)
     result = SuiteResult(suite.name, suite.about)
     for spec in suite.networks:
         _measure_network(suite, spec, specs, folder, kept, fresh, on_step, result)
@@ -127,7 +127,7 @@ class Bench:
     def fit(self, made: Detector, seed: int) -> Detector:
         """Fit on all known inputs; what is given as ``auto`` is chosen on held-out ones against noise first."""
         if any(AUTO in asdict(component).values() for component in made.components):
-            rest, val = held_out(self.known, self.protocol.held_out) if self.val is None else (self.known, self.val)
+            rest, val = hold_out(self.known, self.protocol.held_out) if self.val is None else (self.known, self.val)
             made = detector(made.fit(rest, val=val, outliers=self.load_outliers(seed)).chosen)
         try:
             return made.fit(self.known)
@@ -136,20 +136,20 @@ class Bench:
             if not fresh.requirements.extras:
                 raise
             few = self.known_set.part(self.protocol.passes_limit)
-            return fresh.fit(self.extractor.with_passes(few, fresh.requirements.extras))
+            return fresh.fit(self.extractor.extract_passes(few, fresh.requirements.extras))
 
     def load_outliers(self, seed: int) -> Activations:
         """Return outliers to choose parameters on: declared ones, or noise."""
         if self.outliers is not None:
             return self.outliers
-        return self.extractor.noise(self.protocol.noise, self.tests["id"], seed)
+        return self.extractor.extract_noise(self.protocol.noise, self.tests["id"], seed)
 
     def read_tests(self, made: Detector) -> dict[str, Activations]:
         """Return the test activations that a detector reads: the plain ones, or its own passes on fewer inputs."""
         requests = made.requirements.extras
         if not requests:
             return self.acts
-        return {name: self.extractor.with_passes(loaded, requests) for name, loaded in self.short.items()}
+        return {name: self.extractor.extract_passes(loaded, requests) for name, loaded in self.short.items()}
 
 
 def _measure_network(
@@ -222,11 +222,11 @@ def prepare(
     known_set = load_set(suite.known, data)
     known_set = known_set if known_set.stored is not None else known_set.part(protocol.limit)
     val, outliers = (
-        None if part is None else extractor.plain(load_set(part, data), tests["id"])
+        None if part is None else extractor.extract_plain(load_set(part, data), tests["id"])
         for part in (suite.val, suite.outliers)
     )
-    known = extractor.plain(known_set, tests["id"])
-    acts = {name: extractor.plain(loaded, tests["id"]) for name, loaded in tests.items()}
+    known = extractor.extract_plain(known_set, tests["id"])
+    acts = {name: extractor.extract_plain(loaded, tests["id"]) for name, loaded in tests.items()}
     return Bench(extractor, protocol, known_set, tests, known, acts, val, outliers)
 
 

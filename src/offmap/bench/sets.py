@@ -28,7 +28,17 @@ READERS: Registry[Callable[..., Samples]] = Registry("kind of set", group="offma
 
 @dataclass(frozen=True)
 class LoadedSet:
-    """The samples of one set; `stored` says that they are a network's own features, kept for exactly its content."""
+    """The samples of one set.
+
+    Attributes
+    ----------
+    name : str
+        As the suite names it.
+    samples : Samples
+        Inputs or features, with labels where there are any.
+    stored : StoredFeatures or None
+        Features that a network of the suite gave before for exactly this content.
+    """
 
     name: str
     samples: Samples
@@ -39,26 +49,28 @@ class LoadedSet:
 
     @property
     def has_inputs(self) -> bool:
-        """Whether there are inputs as such, such as pictures."""
+        """True if there are inputs as such, for example pictures."""
         return "inputs" in self.samples.arrays
 
     @property
     def can_run(self) -> bool:
-        """Whether a network can be run on it: on inputs, or on features that no network of the suite gave."""
+        """True if a network can be run on it: on inputs, or on features that no network of the suite gave."""
         return self.has_inputs or self.stored is None
 
     @cached_property
     def digest(self) -> str:
-        """A checksum of the inputs themselves, not of the files they came in."""
+        """Checksum of the inputs themselves, not of the files they came in."""
         name = "inputs" if self.has_inputs else "features"
-        return array_digest(self.samples.arrays[name])
+        return checksum_array(self.samples.arrays[name])
 
     def with_array(self, name: str, values: Array) -> LoadedSet:
-        """The same set with one more number per sample."""
+        """Return the same set with one more number per sample."""
         return replace(self, samples=replace(self.samples, arrays={**self.samples.arrays, name: values}))
 
     def part(self, n: int | None, seed: int = 0) -> LoadedSet:
-        """At most `n` samples, drawn by the seed, in their own order; a smaller part lies within a larger one."""
+        """Return at most `n` samples, drawn by the seed, in their own order; a smaller part lies within a larger
+        one.
+        """
         if n is None or n >= len(self):
             return self
         rows = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
@@ -76,25 +88,34 @@ class StoredFeatures:
     rows: Array
 
     def features(self) -> Array:
-        """The rows as float32."""
+        """Read the rows as float32."""
         with np.load(self.file, allow_pickle=False) as arrays:
             kept: Array = arrays["features"][self.rows].astype(np.float32)
         return kept
 
     def belongs_to(self, weights: Path) -> bool:
-        """Whether weights, inputs and features are, to the byte, what the declaration was written for."""
-        return self.content == content_of((weights, *self.made_from, self.file))
+        """Return True if weights, inputs and features are, to the byte, what the declaration was written for."""
+        return self.content == checksum_files((weights, *self.made_from, self.file))
 
 
-def content_of(files: tuple[Path, ...]) -> str:
-    """A checksum of the bytes of some files, in order.
+def checksum_files(files: tuple[Path, ...]) -> str:
+    """Compute a checksum of the bytes of some files, in order.
+
+    Parameters
+    ----------
+    files : tuple of Path
+        Files to read.
+
+    Returns
+    -------
+    str
 
     Examples
     --------
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a"
     >>> _ = file.write_bytes(b"abc")
-    >>> content_of((file,)) != content_of((file, file))
+    >>> checksum_files((file,)) != checksum_files((file, file))
     True
     """
     whole = hashlib.sha256()
@@ -104,12 +125,21 @@ def content_of(files: tuple[Path, ...]) -> str:
     return whole.hexdigest()[:32]
 
 
-def array_digest(array: Array) -> str:
-    """A checksum of an array's numbers, shape and type.
+def checksum_array(array: Array) -> str:
+    """Compute a checksum of an array's numbers, shape and type.
+
+    Parameters
+    ----------
+    array : ndarray
+        Any array.
+
+    Returns
+    -------
+    str
 
     Examples
     --------
-    >>> array_digest(np.zeros(2)) == array_digest(np.zeros((2, 1)))
+    >>> checksum_array(np.zeros(2)) == checksum_array(np.zeros((2, 1)))
     False
     """
     made = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
@@ -119,7 +149,18 @@ def array_digest(array: Array) -> str:
 
 
 def load_set(spec: SetSpec, data: Path | None) -> LoadedSet:
-    """Read one set of a suite; `data` is the folder that relative paths start from, `at_most` draws a part.
+    """Read one set of a suite.
+
+    Parameters
+    ----------
+    spec : SetSpec
+        Its declaration; ``at_most`` draws a part.
+    data : Path or None
+        The folder that relative paths start from.
+
+    Returns
+    -------
+    LoadedSet
 
     Examples
     --------
@@ -139,14 +180,14 @@ def load_set(spec: SetSpec, data: Path | None) -> LoadedSet:
         raise InputError(f"set {spec.name}: it is empty")
     if stored_file is None:
         return LoadedSet(spec.name, samples).part(at_most)
-    file = located(stored_file, data)
+    file = locate(stored_file, data)
     made_from = () if kinds[0] == "stored_only" else (_mosaic(str(spec.source[kinds[0]]), data),)
     stored = StoredFeatures(file, made_from, content, np.arange(len(samples)))
     return LoadedSet(spec.name, samples, stored).part(at_most)
 
 
-def located(path: str, data: Path | None) -> Path:
-    """A path of a declaration: `~` and environment variables are filled in, the data folder goes before."""
+def locate(path: str, data: Path | None) -> Path:
+    """Resolve a path of a declaration: `~` and environment variables are filled in, the data folder goes before."""
     found = Path(os.path.expandvars(os.path.expanduser(path)))
     if not found.is_absolute() and data is not None and (data / found).exists():
         return data / found
@@ -157,7 +198,7 @@ def located(path: str, data: Path | None) -> Path:
 
 
 def _mosaic(name: str, data: Path | None) -> Path:
-    return located(f"images/{name}.webp", data)
+    return locate(f"images/{name}.webp", data)
 
 
 @READERS.register("tiles")
@@ -183,7 +224,7 @@ def _digits(part: str, data: Path | None, known: int = 6, seed: int = 0, side: i
 @READERS.register("path")
 def _path(path: str, data: Path | None, side: int | None = None, split: str = "") -> Samples:
     """Any file or folder that offmap reads; `split` picks arrays named ``<split>_…`` of one archive."""
-    found = located(path, data)
+    found = locate(path, data)
     if found.is_dir():
         return image_folder(found, size=side).read()
     if not split:
@@ -220,7 +261,21 @@ def _either(file: Path) -> Path:
 
 
 def read_idx(file: Path) -> Array:
-    """An array in the IDX format (LeCun), unpacked when its name ends in ``.gz``.
+    """Read an array in the IDX format (LeCun), unpacked when its name ends in ``.gz``.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is not in that format.
 
     Examples
     --------
@@ -257,7 +312,7 @@ def _noise(kind: str, data: Path | None, n: int = 1000, shape: tuple[int, ...] =
 @READERS.register("stored_only")
 def _stored_only(name: str, data: Path | None) -> Samples:
     """Features of a network whose inputs are not at hand."""
-    with np.load(located(name, data), allow_pickle=False) as arrays:
+    with np.load(locate(name, data), allow_pickle=False) as arrays:
         return Samples({"features": arrays["features"].astype(np.float32), "labels": arrays["labels"].astype(np.int64)})
 
 

@@ -38,17 +38,17 @@ class Protocol:
 
     Parameters
     ----------
-    limit
-        At most so many inputs per set, drawn by a fixed seed; all when absent. Networks are trained on all of [train].
-    passes_limit
+    limit : int, optional
+        At most so many inputs per set, drawn by a fixed seed; all by default. Networks are trained on all of [train].
+    passes_limit : int, optional
         At most so many for methods that send every input through the network again (ODIN, Mahalanobis with a step, …).
-    noise
+    noise : int, default=500
         Inputs of Gaussian noise on which parameters given as ``auto`` are chosen (thesis, appendix A.2.2).
-    held_out
-        So many known inputs are set aside for that choice when the suite declares no validation set.
-    batch_size
+    held_out : int, default=2000
+        Known inputs set aside for that choice when the suite declares no validation set.
+    batch_size : int, default=32
         Inputs per pass.
-    seeds
+    seeds : int, default=3
         Runs of methods that draw random numbers.
     """
 
@@ -71,25 +71,25 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Suite:
-    """What is measured on what.
+    """A benchmark: networks, sets, methods and protocol.
 
     Attributes
     ----------
-    name, about
+    name, about : str
         As `offmap bench --list` prints them.
-    networks
+    networks : tuple of NetworkSpec
         Each is measured by itself.
-    known, test, val
+    known, test, val : SetSpec
         Known inputs to fit on, to test on, and to choose parameters on; without `val` some of `known` are held out.
-    ood
+    ood : tuple of SetSpec
         The unknown sets.
-    methods
+    methods : tuple of str
         Text forms of detectors; ``all`` stands for every method in the registry that is not named otherwise.
-    thesis
+    thesis : mapping
         Figures printed in the thesis, in per cent: by unknown set, then by method, FPR95 and AUROC.
-    train
-        What networks that are trained here learn from.
-    outliers
+    train : SetSpec or None
+        Inputs that networks trained here learn from.
+    outliers : SetSpec or None
         Unknown inputs to choose parameters on, in place of noise; never those that are tested on.
     """
 
@@ -107,19 +107,28 @@ class Suite:
     thesis: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
 
-def built_in() -> dict[str, Path]:
-    """The files of the suites that come with offmap, by name.
+def list_built_in() -> dict[str, Path]:
+    """List the suites that come with offmap: their files by name.
 
     Examples
     --------
-    >>> "digits" in built_in()
+    >>> "digits" in list_built_in()
     True
     """
     return {file.stem: file for file in sorted(BUILT_IN.glob("*.toml"))}
 
 
 def load_suite(name: str | os.PathLike[str]) -> Suite:
-    """A suite by its name, or from a TOML file of one's own.
+    """Load a suite by its name, or from a TOML file of one's own.
+
+    Parameters
+    ----------
+    name : str or path
+        A name that `list_built_in` gives, or a file.
+
+    Returns
+    -------
+    Suite
 
     Examples
     --------
@@ -127,7 +136,7 @@ def load_suite(name: str | os.PathLike[str]) -> Suite:
     >>> suite.name, [ood.name for ood in suite.ood][0]
     ('digits', 'unseen digits')
     """
-    known = built_in()
+    known = list_built_in()
     file = known.get(os.fspath(name), Path(name))
     if not file.is_file():
         raise InputError(f"{os.fspath(name)}: no such suite; there are {', '.join(known)}, or name a .toml file")
@@ -139,7 +148,19 @@ def load_suite(name: str | os.PathLike[str]) -> Suite:
 
 
 def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
-    """A suite from what its file says; anything unknown or missing is refused by name."""
+    """Build a suite from the content of its file; anything unknown or missing is refused by name.
+
+    Parameters
+    ----------
+    declared : mapping
+        The content of the TOML file.
+    name : str
+        Name of the suite.
+
+    Returns
+    -------
+    Suite
+    """
     words = {"about", "network", "known", "test", "val", "train", "outliers", "ood", "methods", "protocol", "thesis"}
     _only(declared, words, f"suite {name}")
     for word in ("network", "known", "test", "ood", "methods"):

@@ -36,34 +36,29 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Run a benchmark suite: a table, results.json and report.html."""
-    from offmap.bench.commands import available, get_downloads, run_and_write, shown_downloads
+    from offmap.bench import commands
     from offmap.detection.spec import split
     from offmap.errors import InputError
 
     if list_suites:
-        found = available()
-        width = max(map(len, found))
-        show({"suites": found}, as_json, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items()))
-        return
-    if downloads:
-        if get is None:
-            result, words = shown_downloads()
-        else:
-            result, words = get_downloads(split(get), data, mirror, say)
-        show(result, as_json, words)
-        return
-    if suite is None:
+        answer = commands.describe_suites()
+    elif downloads and get is None:
+        answer = commands.describe_downloads()
+    elif downloads and get is not None:
+        answer = commands.get_downloads(split(get), data, mirror, say)
+    elif suite is None:
         raise InputError("no suite: name one, or see offmap bench --list")
-    result, words = run_and_write(
-        suite,
-        out,
-        methods=None if methods is None else split(methods),
-        data=data,
-        cache=cache,
-        fresh=fresh,
-        on_step=say if sys.stderr.isatty() else lambda step: None,
-        seeds=seeds,
-        limit=limit,
-        passes_limit=passes_limit,
-    )
-    show(result, as_json, words)
+    else:
+        answer = commands.run_and_write(
+            suite,
+            out,
+            methods=None if methods is None else split(methods),
+            data=data,
+            cache=cache,
+            fresh=fresh,
+            on_step=say if sys.stderr.isatty() else lambda step: None,
+            seeds=seeds,
+            limit=limit,
+            passes_limit=passes_limit,
+        )
+    show(answer[0], as_json, answer[1])

@@ -34,7 +34,7 @@ def demo(
         str(done.comparison),
         "",
         f"{done.guard.chosen} accepts {done.accepted:.1%} of known digits and flags {done.flagged:.1%} of unseen ones:",
-        *(f"  {done.words(int(row))}" for row in done.handful()),
+        *(f"  {done.describe(int(row))}" for row in done.draw_rows()),
         "",
         f"The report is {report}",
     ]
