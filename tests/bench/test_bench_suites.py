@@ -15,8 +15,8 @@ from offmap.bench.results import SuiteResult
 from offmap.bench.runner import expand_methods, run_suite
 from offmap.bench.suite_page import build_suite_page, recommend
 from offmap.bench.suites import list_built_in, load_suite, parse_suite
-from offmap.detection.evaluate import METRICS
 from offmap.errors import InputError
+from offmap.metrics.detection import STANDARD
 
 CONTRACT = ["suite", "network", "ood", "method", "fpr95", "auroc", "aupr_in", "aupr_out", "seconds", "thesis"]
 
@@ -46,7 +46,7 @@ def test_a_suite_of_ones_own_runs_from_its_file(blobs):
     assert [row["method"] for row in rows] == ["msp", "energy", "mahalanobis", "knn(auto)", "random_k(0.5)|energy"]
     for row in rows:
         assert list(row)[: len(CONTRACT)] == CONTRACT
-        assert all(0 <= row[metric] <= 100 for metric in METRICS)
+        assert all(0 <= row[metric] <= 100 for metric in STANDARD)
     assert rows[0]["thesis"] == {"fpr95": 12.5, "auroc": 90.25}
     assert rows[1]["thesis"] is None
     assert rows[-1]["seeds"] == 2
@@ -69,7 +69,7 @@ def test_the_numbers_are_those_of_compare(blobs):
     table = offmap.compare(["energy", "mahalanobis"], acts["known"], acts["test"], {"far": acts["far"]})
     expected = {row.method: row for row in table.rows if row.ood == "far"}
     for row in found.rows:
-        for metric in METRICS:
+        for metric in STANDARD:
             assert getattr(row, metric) == pytest.approx(getattr(expected[row.method], metric), abs=1e-8)
 
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from offmap import store
 from offmap.bench.sets import LoadedSet
-from offmap.detection.evaluate import METRICS, Row
+from offmap.detection.evaluate import Row
+from offmap.metrics.detection import STANDARD
 
 Array = npt.NDArray[Any]
 
@@ -61,7 +62,7 @@ class SuiteRow(Row):
             "network": self.network,
             "ood": self.ood,
             "method": self.method,
-            **_percent({name: getattr(self, name) for name in METRICS}),
+            **_percent({name: self.metric(name) for name in (*STANDARD, *self.more)}),
             "seconds": round(self.seconds, 4),
             "thesis": None if self.thesis is None else _percent(self.thesis),
             "chosen": self.chosen,

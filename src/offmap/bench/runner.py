@@ -19,7 +19,7 @@ from offmap.bench.sets import LoadedSet, load_set
 from offmap.bench.suites import ALL, NetworkSpec, Protocol, Suite
 from offmap.detection import Detector, detector
 from offmap.detection.base import AUTO, Component
-from offmap.detection.evaluate import METRICS, Measurement, measure
+from offmap.detection.evaluate import Measurement, measure, split_metrics
 from offmap.detection.registry import example_specs, methods
 from offmap.errors import InputError, MissingError, OffmapError
 from offmap.metrics.detection import detection_report
@@ -261,10 +261,10 @@ def measure_method(bench: Bench, spec: str) -> tuple[list[SuiteRow], dict[str, A
 def _average(spec: str, runs: Sequence[Measurement], ood: str) -> SuiteRow:
     """One row from the runs of a method over seeds."""
     first = runs[0]
-    values = {metric: [run.reports[ood][metric] for run in runs] for metric in METRICS}
+    values = {metric: [run.reports[ood][metric] for run in runs] for metric in first.reports[ood]}
     chosen = [repr(_with_seed(detector(run.detector.chosen), None)) for run in runs]
     right = [run.id_accuracy for run in runs if run.id_accuracy is not None]
-    means: dict[str, Any] = {metric: float(np.mean(found)) for metric, found in values.items()}
+    means = split_metrics({metric: float(np.mean(found)) for metric, found in values.items()})
     return SuiteRow(
         method=spec,
         chosen=", ".join(dict.fromkeys(chosen)) if AUTO in spec else spec,

@@ -13,6 +13,7 @@ REGISTRIES = {
     "methods": "offmap.detection.registry:METHODS",
     "discovery": "offmap.discovery.methods:METHODS",
     "objectives": "offmap.learning.objectives:OBJECTIVES",
+    "metrics": "offmap.metrics.detection:METRICS",
     "learners": "offmap.openworld.learners:LEARNERS",
     "readers": "offmap.data.readers:READERS",
     "sets": "offmap.bench.sets:READERS",
@@ -29,6 +30,7 @@ def registry(name: str) -> Registry[Any]:
 
 def summary(thing: Any) -> str:
     """Return the first paragraph of a docstring as one line."""
+    thing = getattr(thing, "compute", thing)  # of a metric, the function says what it is
     return " ".join((thing.__doc__ or "").strip().partition("\n\n")[0].split())
 
 

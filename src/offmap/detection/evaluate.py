@@ -22,7 +22,7 @@ from offmap.detection.calibration import Calibration
 from offmap.detection.detectors import Detector, as_activations, detector
 from offmap.detection.spec import split
 from offmap.errors import InputError
-from offmap.metrics.detection import detection_report
+from offmap.metrics.detection import METRICS, STANDARD, detection_report, metric_names
 from offmap.typing import Array
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 KNOWN = "id"
 AVERAGE = "average"
-METRICS = ("fpr95", "auroc", "aupr_in", "aupr_out")
 COVERED = 0.95  # the share of known inputs that a threshold for `Measurement.coverage` accepts
 
 
@@ -120,8 +119,8 @@ def measure(
     reports = {}
     for name in scores:
         if name != KNOWN:
-            report = detection_report(scores[KNOWN], scores[name])
-            reports[name] = {metric: getattr(report, metric) for metric in METRICS}
+            report = detection_report(scores[KNOWN], scores[name]).as_dict()
+            reports[name] = {metric: report[metric] for metric in metric_names()}
     return Measurement(method, fitted, scores, reports, accuracy, fit_seconds, score_seconds)
 
 
@@ -143,6 +142,8 @@ class Row:
         Accuracy of the (shaped) network on the known test inputs; `None` without labels.
     fit_seconds, score_seconds : float
         Time for the whole method.
+    more : mapping of str to float
+        Other metrics that are registered, by name.
     """
 
     method: str
@@ -155,6 +156,12 @@ class Row:
     id_accuracy: float | None
     fit_seconds: float
     score_seconds: float
+    more: Mapping[str, float] = field(default_factory=dict)
+
+    def metric(self, name: str) -> float:
+        """Return a metric by name, one of the four usual ones or another."""
+        value: float = getattr(self, name) if name in STANDARD else self.more[name]
+        return value
 
 
 @dataclass
@@ -189,13 +196,14 @@ class Comparison:
         for method, found in self.measurements.items():
             shares = dict(found.reports)
             if shares:
-                shares[AVERAGE] = {m: float(np.mean([each[m] for each in shares.values()])) for m in METRICS}
+                names = next(iter(shares.values()))
+                shares[AVERAGE] = {m: float(np.mean([each[m] for each in shares.values()])) for m in names}
             rows += [
                 Row(
                     method=method,
                     chosen=found.detector.chosen,
                     ood=name,
-                    **values,
+                    **split_metrics(values),
                     id_accuracy=found.id_accuracy,
                     fit_seconds=found.fit_seconds,
                     score_seconds=found.score_seconds,
@@ -283,8 +291,8 @@ class Comparison:
 
         Parameters
         ----------
-        metric : {"fpr95", "auroc", "aupr_in", "aupr_out"}, default="fpr95"
-            Which number.
+        metric : str, default="fpr95"
+            ``fpr95``, ``auroc``, ``aupr_in``, ``aupr_out`` or another that is registered.
 
         Returns
         -------
@@ -293,12 +301,12 @@ class Comparison:
         """
         from offmap.plots import comparison_heat
 
-        if metric not in METRICS:
-            raise InputError(f"plot({metric!r}): the metric is one of {', '.join(METRICS)}")
+        if metric not in metric_names():
+            raise InputError(f"plot({metric!r}): the metric is one of {', '.join(metric_names())}")
         values: dict[str, dict[str, float]] = {}
         for row in self.rows:
-            values.setdefault(row.chosen, {})[row.ood] = 100 * getattr(row, metric)
-        return comparison_heat(values, metric=metric, best="min" if metric == "fpr95" else "max")
+            values.setdefault(row.chosen, {})[row.ood] = 100 * row.metric(metric)
+        return comparison_heat(values, metric=metric, best=METRICS.get(metric).best)
 
     def to_html(self, path: str | os.PathLike[str] | None = None, title: str = "Detectors compared") -> str:
         """Make a page with the table, the curves and the scores of the best method; write it to `path` when given."""
@@ -318,25 +326,16 @@ class Comparison:
     def _add_unknown(self, page: Page, best: Row) -> None:
         from offmap.plots import roc_curves, score_histogram
 
-        columns = [
-            "method",
-            "set",
-            "FPR95 ↓",
-            "AUROC ↑",
-            "AUPR-in ↑",
-            "AUPR-out ↑",
-            "ID accuracy ↑",
-            "fit s",
-            "score s",
-        ]
+        metrics = {name: METRICS.get(name) for name in metric_names()}
+        titles = {name: f"{of.title} {'↑' if of.best == 'max' else '↓'}" for name, of in metrics.items()}
         page.section("All methods").table(
-            columns,
+            ["method", "set", *titles.values(), "ID accuracy ↑", "fit s", "score s"],
             [
-                [row.chosen, row.ood, *(100 * getattr(row, name) for name in METRICS), _percent(row.id_accuracy),
+                [row.chosen, row.ood, *(100 * row.metric(name) for name in metrics), _percent(row.id_accuracy),
                  row.fit_seconds, row.score_seconds]
                 for row in self.rows
             ],
-            best={"FPR95 ↓": "min", "AUROC ↑": "max", "AUPR-in ↑": "max", "AUPR-out ↑": "max"},
+            best={titles[name]: of.best for name, of in metrics.items()},
             caption="Per cent; known inputs are the positives. AUPR depends on how many inputs each set has: "
             + ", ".join(f"{name} {size}" for name, size in self.sizes.items()),
         )  # fmt: skip
@@ -366,6 +365,18 @@ class Comparison:
                 page.section(f"What {found.detector} tried").text(
                     "\n".join(f"- {_trial(trial)}" for trial in found.detector.trials)
                 )
+
+
+def split_metrics(values: Mapping[str, float]) -> dict[str, Any]:
+    """Arrange metrics by name as the fields of a `Row`.
+
+    Examples
+    --------
+    >>> split_metrics({"auroc": 0.9, "mine": 0.1})
+    {'auroc': 0.9, 'more': {'mine': 0.1}}
+    """
+    usual = {name: value for name, value in values.items() if name in STANDARD}
+    return {**usual, "more": {name: value for name, value in values.items() if name not in STANDARD}}
 
 
 def _summary(best: Row) -> str:

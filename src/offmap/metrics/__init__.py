@@ -1,4 +1,4 @@
-"""One home for every number: detection and clustering."""
+"""Metrics of detection and of clustering."""
 
 from offmap.metrics.clustering import (
     ClassRow,
@@ -14,19 +14,25 @@ from offmap.metrics.clustering import (
     purity,
 )
 from offmap.metrics.detection import (
+    METRICS,
+    DetectionMetric,
     DetectionReport,
     aupr,
     auroc,
     detection_report,
     fpr_at_tpr,
     fpr_at_tpr_ood_positive,
+    metric_names,
+    register_metric,
     threshold_at_tpr,
 )
 from offmap.metrics.kmeans_measure import kmeans_measure
 
 __all__ = [
+    "METRICS",
     "ClassRow",
     "Contingency",
+    "DetectionMetric",
     "DetectionReport",
     "OpenWorldAccuracy",
     "adjusted_rand",
@@ -40,8 +46,10 @@ __all__ = [
     "kmeans_measure",
     "linear_probe_accuracy",
     "match_clusters",
+    "metric_names",
     "normalized_mutual_info",
     "open_world_accuracy",
     "purity",
+    "register_metric",
     "threshold_at_tpr",
 ]

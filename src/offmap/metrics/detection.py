@@ -1,19 +1,91 @@
-"""How well scores tell known from unknown. Known (ID) inputs are the positives unless a name says otherwise."""
+"""How well scores tell known from unknown inputs. Known (ID) inputs are the positives unless a name says otherwise.
+
+Metrics are registered in `METRICS`; reports, `offmap.compare`, its page and the benchmark suites measure all.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from math import ceil
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
+from offmap.registry import Registry
 
 Scores = npt.NDArray[Any]
+Compute = Callable[[Any, Any], float]
+C = TypeVar("C", bound=Callable[..., float])
 
 
+@dataclass(frozen=True)
+class DetectionMetric:
+    """A number that says how well scores tell known from unknown inputs, as a share.
+
+    Parameters
+    ----------
+    compute : callable
+        From the scores of known and of unknown inputs to the number.
+    title : str
+        What tables call it, such as ``"FPR95"``.
+    best : {"max", "min"}
+        Whether more or less of it is better.
+    """
+
+    compute: Compute
+    title: str
+    best: Literal["max", "min"] = "max"
+
+
+METRICS: Registry[DetectionMetric] = Registry("metric", package="offmap.metrics", group="offmap.metrics")
+STANDARD = ("fpr95", "auroc", "aupr_in", "aupr_out")
+
+
+def register_metric(name: str, title: str, best: Literal["max", "min"] = "max") -> Callable[[C], C]:
+    """Register a function as a metric of detection; a decorator, also for your own code.
+
+    Parameters
+    ----------
+    name : str
+        Its name in tables, files and `Comparison.plot`.
+    title : str
+        What pages call it.
+    best : {"max", "min"}, default "max"
+        Whether more or less of it is better.
+
+    Examples
+    --------
+    >>> @register_metric("overlap", "overlap", best="min")
+    ... def overlap(id_scores, ood_scores):
+    ...     "Share of unknown inputs that score above the lowest known one."
+    ...     return float((np.asarray(ood_scores) >= np.min(id_scores)).mean())
+    >>> detection_report([3, 2], [0, 2]).as_dict()["overlap"]
+    0.5
+    >>> METRICS.remove("overlap")
+    """
+
+    def add(compute: C) -> C:
+        METRICS.add(name, DetectionMetric(compute, title, best))
+        return compute
+
+    return add
+
+
+def metric_names() -> tuple[str, ...]:
+    """Return the names of all metrics: the four usual ones, then others in alphabetical order.
+
+    Examples
+    --------
+    >>> metric_names()[:4]
+    ('fpr95', 'auroc', 'aupr_in', 'aupr_out')
+    """
+    return (*STANDARD, *(name for name in METRICS if name not in STANDARD))
+
+
+@register_metric("fpr95", "FPR95", best="min")
 def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
     """The share of OOD inputs accepted when at least `tpr` of the ID inputs are (thesis, section 3.2, eq. 3.3).
 
@@ -49,6 +121,7 @@ def fpr_at_tpr_ood_positive(id_scores: Any, ood_scores: Any, tpr: float = 0.95) 
     return fpr_at_tpr(-unknown, -known, tpr)
 
 
+@register_metric("auroc", "AUROC")
 def auroc(id_scores: Any, ood_scores: Any) -> float:
     """The chance that an ID input scores above an OOD input, ties counted half.
 
@@ -64,6 +137,7 @@ def auroc(id_scores: Any, ood_scores: Any) -> float:
     return float((below.mean() + not_above.mean()) / 2 / len(unknown))
 
 
+@register_metric("aupr_in", "AUPR-in")
 def aupr(id_scores: Any, ood_scores: Any, positive: Literal["id", "ood"] = "id") -> float:
     """Average precision with ID or OOD inputs as positives. It depends on the ratio of the two: report that beside it.
 
@@ -85,9 +159,15 @@ def aupr(id_scores: Any, ood_scores: Any, positive: Literal["id", "ood"] = "id")
     return float(average_precision_score(truth, sign * ranks))
 
 
+@register_metric("aupr_out", "AUPR-out")
+def _aupr_out(id_scores: Any, ood_scores: Any) -> float:
+    """Average precision with OOD inputs as positives."""
+    return aupr(id_scores, ood_scores, positive="ood")
+
+
 @dataclass(frozen=True)
 class DetectionReport:
-    """All numbers of one pair of score sets, as shares."""
+    """All metrics of one pair of score sets, as shares; `more` holds those beside the four usual ones."""
 
     fpr95: float
     auroc: float
@@ -95,10 +175,13 @@ class DetectionReport:
     aupr_out: float
     n_id: int
     n_ood: int
+    more: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, float]:
-        """Plain values."""
-        return asdict(self)
+        """Return all numbers by name."""
+        values = asdict(self)
+        more = values.pop("more")
+        return {**values, **more}
 
     def __str__(self) -> str:
         return (
@@ -123,6 +206,7 @@ def detection_report(id_scores: Any, ood_scores: Any) -> DetectionReport:
         aupr(known, unknown, positive="ood"),
         len(known),
         len(unknown),
+        {name: METRICS.get(name).compute(known, unknown) for name in metric_names()[len(STANDARD) :]},
     )
 
 
