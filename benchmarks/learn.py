@@ -91,8 +91,8 @@ def one(name: str, data: Any, seed: int, tuned: bool, estimate: bool) -> dict[st
         found, used = baseline(name, rows, labels, k, seed), k
     else:
         if tuned:
-            settings = tune(name, rows, labels, GRIDS[name], TRIALS, seed).settings
-        model = learn(name, rows, labels, None if estimate else k, seed=seed, progress=False, **settings)
+            settings = tune(rows, labels, GRIDS[name], TRIALS, seed, objective=name).settings
+        model = learn(rows, labels, None if estimate else k, objective=name, seed=seed, progress=False, **settings)
         found, used = model.predict(rows), model.n_classes
         last = model.history[-1] if model.history else {}
         guesses = {key: round(100 * value, 2) for key, value in last.items() if key.endswith("_estimate")}

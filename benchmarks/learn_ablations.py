@@ -42,7 +42,7 @@ def one(data: Path, seed: int, settings: dict[str, Any], given: dict[str, Any]) 
     """All, Known and Novel of one run."""
     rows, truth = training_rows(data, "banking77")
     split = open_world_split(truth, **{"known": 38, "ratio": 0.5, "seed": seed, "pick": "random", **given})
-    model = learn("opencon", rows, split.labels, 77, seed=seed, progress=False, **settings)
+    model = learn(rows, split.labels, 77, objective="opencon", seed=seed, progress=False, **settings)
     return measured(truth, model.predict(rows), split.labels)["v2"]
 
 

@@ -89,7 +89,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
     pixels = images.reshape(len(images), -1).astype(np.float32)
     note("pixels, ss-k-means", discover(pixels, labels, 10, "ss-kmeans", 0, space=Space("cosine")).labels, 0.0)
-    first = learn("simclr", images, labels, 10, given.network, epochs=given.pretrain_epochs, **common)
+    first = learn(images, labels, 10, given.network, objective="simclr", epochs=given.pretrain_epochs, **common)
     note("SimCLR alone, ss-k-means", first.predict(images), time.perf_counter() - start)
     few = np.random.default_rng(1).permutation(len(images))[:SHOWN]
     names = np.array(FASHION_CLASSES if given.set == "fashion" else CIFAR_CLASSES)
@@ -98,7 +98,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     for name in given.objectives:
         start = time.perf_counter()
         body = copy.deepcopy(first.net.encoder.body)[1].requires_grad_(True)
-        model = learn(name, images, labels, 10, body, epochs=given.epochs, **common)
+        model = learn(images, labels, 10, body, objective=name, epochs=given.epochs, **common)
         note(name, model.predict(images), time.perf_counter() - start)
         if name == "opencon":
             shown["then OpenCon"] = model.transform(images[few])

@@ -74,7 +74,7 @@ def nscl(seed: int, per_type: int, epochs: int, views: ImageViews) -> tuple[dict
     for case, name in ((1, "red cylinders labelled"), (2, "grey cylinders labelled")):
         toy = nscl_toy(case, per_type, pixels=24, seed=seed)
         given = {"alpha": 0.04, "beta": 1.0, "epochs": epochs, **COMMON}
-        model = learn("nscl", toy.inputs, toy.labels, 3, seed=seed, views=views, **given)
+        model = learn(toy.inputs, toy.labels, 3, objective="nscl", seed=seed, views=views, **given)
         pile = np.flatnonzero(toy.labels < 0)
         features = model.transform(toy.inputs[pile])
         colour = (toy.arrays["colour"][pile] > 0).astype(int)
@@ -98,7 +98,7 @@ def sorl(seed: int, per_type: int, epochs: int, views: ImageViews) -> tuple[dict
     truth = toy.arrays["targets"]
     for name, weight in (("no labels", 0.0), ("cubes labelled", 0.2)):
         given = {"eta_l": weight, "eta_u": 1.0, "epochs": epochs, **COMMON}
-        model = learn("sorl", toy.inputs, toy.labels, 3, seed=seed, views=views, **given)
+        model = learn(toy.inputs, toy.labels, 3, objective="sorl", seed=seed, views=views, **given)
         features = model.transform(toy.inputs)
         right = matched(features, truth, 3, seed)
         free = toy.labels < 0

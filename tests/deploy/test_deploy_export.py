@@ -255,7 +255,7 @@ def test_a_learned_model_by_its_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(120, 6)) + 4 * np.eye(6)[np.arange(120) % 3]).astype(np.float32)
     labels = np.where(np.arange(120) % 3 == 2, -1, np.arange(120) % 3)
-    model = offmap.learn("opencon", x, labels, n_classes=3, epochs=1)
+    model = offmap.learn(x, labels, objective="opencon", n_classes=3, epochs=1)
     model.save(tmp_path / "model.offmap")
     acts = model.network(x)
     guard = offmap.detector("energy").fit(acts).calibrate(acts)

@@ -10,4 +10,14 @@ if __name__ == "__main__":
 
     torch.set_num_threads(1)
     rows, _, labels = blobs(size=40)
-    learn(sys.argv[2], rows, labels, 6, seed=5, out=sys.argv[1], epochs=int(sys.argv[3]), batch_size=32, hidden=16)
+    learn(
+        rows,
+        labels,
+        6,
+        objective=sys.argv[2],
+        seed=5,
+        out=sys.argv[1],
+        epochs=int(sys.argv[3]),
+        batch_size=32,
+        hidden=16,
+    )

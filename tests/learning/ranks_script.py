@@ -10,4 +10,4 @@ if __name__ == "__main__":
     folder, size, *names = sys.argv[1:]
     rows, _, labels = blobs(size=50)
     for name in names:
-        learn(name, rows, labels, 6, out=f"{folder}/{name}", batch_size=int(size), epochs=3, neighbours=5, held_out=0.2)
+        learn(rows, labels, 6, objective=name, out=f"{folder}/{name}", batch_size=int(size), epochs=3, neighbours=5)

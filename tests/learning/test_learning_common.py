@@ -13,7 +13,7 @@ import offmap
 from offmap import store
 from offmap.errors import InputError
 from offmap.learning import OpenWorldModel, learn, objective, registered
-from offmap.learning.learn import SPECTRAL
+from offmap.learning.closed_form import SPECTRAL
 from offmap.learning.objectives import Task, TrainingProgress
 from offmap.metrics.clustering import open_world_accuracy
 
@@ -29,7 +29,7 @@ def settings_of(name: str) -> dict[str, int]:
 def test_finds_plain_classes_keeps_numbers_and_comes_back_from_a_file(name: str, tmp_path: Path) -> None:
     rows, truth, labels = blobs()
     numbers = np.where(labels >= 0, 10 * labels + 3, -1)  # 3, 13, 23: numbers with gaps stay as they are
-    model = learn(name, rows, numbers, 6, seed=1, **settings_of(name))
+    model = learn(rows, numbers, 6, objective=name, seed=1, **settings_of(name))
     found = model.predict(rows)
     assert open_world_accuracy(truth, found, [0, 1, 2]).all > 0.95
     assert model.class_ids.tolist() == [3, 13, 23, 24, 25, 26]
@@ -59,7 +59,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_state_alone(
     states = []
     for _ in range(2):
         torch.manual_seed(7)
-        model = learn(name, rows, labels, 6, seed=3, **settings_of(name))
+        model = learn(rows, labels, 6, objective=name, seed=3, **settings_of(name))
         states.append((model.net.state_dict(), torch.rand(1)))
     assert all(torch.equal(states[0][0][key], states[1][0][key]) for key in states[0][0])
     assert torch.equal(states[0][1], states[1][1])
@@ -88,8 +88,8 @@ def test_every_batch_has_a_finite_loss_and_gradient(name: str, labels: list[int]
 @pytest.mark.parametrize("preset", ["thesis", "authors"])
 def test_published_settings_run(name: str, preset: str) -> None:
     rows, _, labels = blobs(size=10)
-    model = learn(name, rows, labels, 6, preset=preset, epochs=1, batch_size=30, projection=8)
-    assert len(model.history) == 1
+    model = learn(rows, labels, 6, objective=name, preset=preset, epochs=1, batch_size=30, projection=8)
+    assert len(model.history) == model.config["settings"].get("rounds", 1)
     assert all(np.isfinite(list(row.values())).all() for row in model.history)
 
 
@@ -97,7 +97,7 @@ def test_published_settings_run(name: str, preset: str) -> None:
 def test_learns_from_pictures(name: str) -> None:
     images, truth = pictures()
     labels = np.where((truth < 2) & (np.arange(len(truth)) % 2 == 0), truth, -1)
-    model = learn(name, images, labels, 4, epochs=2, batch_size=40, projection=16)
+    model = learn(images, labels, 4, objective=name, epochs=2, batch_size=40, projection=16)
     assert model.predict(images).shape == truth.shape
     assert set(model.predict(images)) <= set(model.class_ids.tolist())
     assert np.isfinite(model.transform(images[..., None])).all()
@@ -119,7 +119,7 @@ def test_an_objective_of_ones_own_needs_one_class() -> None:
 
     try:
         rows, _, labels = blobs(size=10)
-        assert learn("plain", rows, labels, 6, epochs=1).config["settings"] == {"weight": 1.0}
+        assert learn(rows, labels, 6, objective="plain", epochs=1).config["settings"] == {"weight": 1.0}
     finally:
         OBJECTIVES.remove("plain")
 
@@ -127,12 +127,12 @@ def test_an_objective_of_ones_own_needs_one_class() -> None:
 def test_unknown_names_are_answered_with_the_possible_ones() -> None:
     rows, _, labels = blobs(size=5)
     with pytest.raises(InputError, match="choose one of sorl-spectral, autonovel, ce"):
-        learn("nonsense", rows, labels)
+        learn(rows, labels, objective="nonsense")
     with pytest.raises(InputError, match="no setting 'balanced'; it has balance"):
-        learn("gcd", rows, labels, balanced=1)
+        learn(rows, labels, objective="gcd", balanced=1)
     with pytest.raises(InputError, match="no setting 'tau'"):
-        learn(SPECTRAL, rows, labels, tau=1)
+        learn(rows, labels, objective=SPECTRAL, tau=1)
     with pytest.raises(InputError, match="a float is needed"):
-        learn("gcd", rows, labels, balance="much")
+        learn(rows, labels, objective="gcd", balance="much")
     with pytest.raises(InputError, match="epochs=-1"):
-        learn("gcd", rows, labels, epochs=-1)
+        learn(rows, labels, objective="gcd", epochs=-1)

@@ -52,8 +52,8 @@ def test_a_truncated_checkpoint_is_refused_with_a_sentence(tmp_path: Path) -> No
     from offmap.learning import learn
 
     rows, _, labels = blobs(size=10)
-    learn("gcd", rows, labels, 6, out=tmp_path, epochs=1)
+    learn(rows, labels, 6, objective="gcd", out=tmp_path, epochs=1)
     file = tmp_path / "checkpoint.offmap"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(StoreError, match=r"truncated|altered"):
-        learn("gcd", rows, labels, 6, out=tmp_path, epochs=1)
+        learn(rows, labels, 6, objective="gcd", out=tmp_path, epochs=1)

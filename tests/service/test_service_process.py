@@ -196,7 +196,7 @@ def test_a_learned_model_brings_its_network_and_its_names(tmp_path):
     rng = np.random.default_rng(0)
     rows = (rng.normal(size=(60, 5)) + 6 * np.eye(5)[np.arange(60) % 3]).astype(np.float32)
     labels = np.where(np.arange(60) % 3 < 2, np.arange(60) % 3, -1)
-    model = offmap.learn("opencon", rows, labels, n_classes=3, epochs=1)
+    model = offmap.learn(rows, labels, objective="opencon", n_classes=3, epochs=1)
     model.save(tmp_path / "model.offmap")
     acts = model.network.extract(rows, progress=False)
     offmap.detector("energy").fit(acts).calibrate(acts).save(tmp_path / "guard.offmap")

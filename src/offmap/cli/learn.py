@@ -1,19 +1,20 @@
-"""`offmap learn`: a model of known and novel classes from some labels and a pile."""
+"""`offmap learn`: a model of known and novel classes from some labels and unlabelled inputs."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from offmap.cli.options import Inputs, Json, say, show, with_inputs
 
+if TYPE_CHECKING:
+    from offmap.data import Samples
+
 
 @with_inputs
 def learn(
-    objective: Annotated[str, typer.Argument(help="What is minimised: sorl-spectral, or one of {objectives}.")],
     inputs: Inputs,
     data: Annotated[
         Path,
@@ -23,6 +24,13 @@ def learn(
         ),
     ],
     out: Annotated[Path, typer.Option(help="A folder for the model, its history and checkpoints; resumed if there.")],
+    objective: Annotated[
+        str,
+        typer.Argument(
+            help="What is minimised: auto (self-training for embeddings, opencon for pictures), sorl-spectral, or one "
+            "of {objectives}."
+        ),
+    ] = "auto",
     labels: Annotated[
         Path | None, typer.Option(help="Class numbers, -1 where unknown: .npy/.npz/.parquet. The data's own otherwise.")
     ] = None,
@@ -54,103 +62,61 @@ def learn(
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Learn known and novel classes from some labels and a pile of unlabelled inputs."""
+    """Learn known and novel classes from some labels and unlabelled inputs."""
     from offmap import data as files
-    from offmap.activations import META
-    from offmap.errors import InputError
     from offmap.learning import learn as train
     from offmap.learning import tune as choose
+    from offmap.learning.settings import parse_count, parse_setting
+    from offmap.metrics.clustering import accuracy_by_convention
 
-    names: tuple[str, ...] = ()
-    if inputs.model is not None or (data / META).is_file():
-        acts = inputs.activations(data)
-        rows, own = acts.features, acts.labels
-    else:
-        samples = inputs.samples(data)
-        features = samples.arrays.get("features")
-        rows = samples.inputs if features is None else features
-        own, names = samples.labels, samples.classes
-    given: Any = files.read(labels).labels if labels is not None else own
-    truth: Any = None
+    samples = _read(inputs, data)
+    rows = samples.arrays["features"] if "features" in samples.arrays else samples.inputs
+    given: Any = files.read(labels).labels if labels is not None else samples.labels
     if given is None:
         given = [-1] * len(rows)
+    split = None
     if known is not None:
-        split = files.open_world_split(given, _known(known, names), ratio, seed, classes=names)
-        given, truth = split.labels, split.targets
-    if k != "auto" and not k.isdigit():
-        raise InputError(f"--k {k}: a whole number or auto is needed")
-    settings = dict(_setting(one) for one in change or [])
+        classes = files.parse_known(known, samples.classes)
+        split = files.open_world_split(given, classes, ratio, seed, classes=samples.classes)
+        given = split.labels
+    settings = dict(parse_setting(one) for one in change or [])
     if inputs.device is not None and inputs.model is None:
         settings["device"] = inputs.device
+    common: dict[str, Any] = {"objective": objective, "encoder": network, "preset": preset, "seed": seed}
+    n_classes = parse_count(k)
     if tune:
-        found = choose(objective, rows, given, seed=seed, encoder=network, preset=preset, **settings)
+        found = choose(rows, given, **common, **settings)
         say(f"chosen: {found.settings or 'the defaults'}")
         settings |= found.settings
-    model = train(
-        objective,
-        rows,
-        given,
-        "auto" if k == "auto" else int(k),
-        network,
-        seed,
-        out,
-        preset=preset,  # type: ignore[arg-type]  # learn refuses other names with a sentence
-        tensorboard=tensorboard,
-        **settings,
-    )
-    classes = model.predict(rows)
+    model = train(rows, given, n_classes, out=out, tensorboard=tensorboard, **common, **settings)
+    predicted = model.predict(rows)
     if predictions is not None:
-        files.write_table(predictions, {"label": classes, "novelty": model.novelty(rows)})
+        files.write_table(predictions, {"label": predicted, "novelty": model.novelty(rows)})
     result: dict[str, Any] = {
         "model": str(out / "model.offmap"),
         "n_classes": model.n_classes,
         "n_known": model.n_known,
         "settings": settings,
     }
-    words = f"{model}, saved as {out / 'model.offmap'}"
-    if truth is not None:
-        result["accuracy"] = _accuracy(truth, classes, given)
-        for convention, parts in result["accuracy"].items():
-            words += f"\naccuracy on inputs whose label was hidden ({convention}): " + ", ".join(
-                f"{name} {100 * value:.1f} %" for name, value in parts.items()
-            )
-    show(result, as_json, words)
+    words = [f"{model}, saved as {out / 'model.offmap'}"]
+    if split is not None:
+        result["accuracy"] = accuracy_by_convention(split.targets, predicted, split.labels)
+        words += [_sentence(convention, parts) for convention, parts in result["accuracy"].items()]
+    show(result, as_json, "\n".join(words))
 
 
-def _known(text: str, names: tuple[str, ...]) -> Any:
-    """A number, a share, or classes by name or number."""
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) == 1 and parts[0] not in names:
-        try:
-            return int(parts[0]) if parts[0].isdigit() else float(parts[0])
-        except ValueError:
-            return parts
-    return [int(part) if part.isdigit() and part not in names else part for part in parts]
+def _read(inputs: Inputs, source: Path) -> Samples:
+    """Read features where a network or an earlier extraction gives them, and samples as they are otherwise."""
+    from offmap import data
+    from offmap.activations import META
+
+    if inputs.model is None and not (source / META).is_file():
+        return inputs.samples(source)
+    acts = inputs.activations(source)
+    arrays = {"features": acts.features} | ({} if acts.labels is None else {"labels": acts.labels})
+    return data.Samples(arrays)
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    """A name and a value, the value read as JSON, or as text where it is none."""
-    from offmap.errors import InputError
-
-    name, mark, value = text.partition("=")
-    if not mark:
-        raise InputError(f"--set {text}: name=value is needed, such as epochs=20")
-    try:
-        read = json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
-    return name, tuple(read) if isinstance(read, list) else read
-
-
-def _accuracy(truth: Any, found: Any, given: Any) -> dict[str, dict[str, float]]:
-    """All, Known and Novel in both conventions, over inputs that have a class and whose label was hidden."""
-    import numpy as np
-
-    from offmap.metrics.clustering import open_world_accuracy
-
-    hidden = (given < 0) & (truth >= 0)
-    known = np.unique(given[given >= 0])
-    return {
-        convention: open_world_accuracy(truth[hidden], found[hidden], known, convention)._asdict()
-        for convention in ("v2", "orca")
-    }
+def _sentence(convention: str, parts: dict[str, float]) -> str:
+    values = ", ".join(f"{name} {100 * value:.1f} %" for name, value in parts.items())
+    return f"accuracy on inputs whose label was hidden ({convention}): {values}"

@@ -6,7 +6,7 @@ from offmap.data.images import ImageFolder, image_folder, scale_images, tiles
 from offmap.data.readers import READERS, read, read_activations
 from offmap.data.samples import Samples
 from offmap.data.source import Batches, batches
-from offmap.data.splits import OpenWorldSplit, open_world_split, published_split
+from offmap.data.splits import OpenWorldSplit, open_world_split, parse_known, published_split
 from offmap.data.tables import write_table
 from offmap.data.texts import encode_texts, read_texts
 
@@ -22,6 +22,7 @@ __all__ = [
     "encode_texts",
     "image_folder",
     "open_world_split",
+    "parse_known",
     "published_split",
     "read",
     "read_activations",

@@ -165,6 +165,30 @@ class OpenWorldSplit:
         return _split(self.targets[self.labelled], kept, ratio, seed, self.classes, self.rows[self.labelled])
 
 
+def parse_known(text: str, names: tuple[str, ...] = ()) -> int | float | list[int | str]:
+    """Parse known classes as `open_world_split` takes them: so many, a share, or names and numbers with commas.
+
+    Parameters
+    ----------
+    text : str
+        Such as ``"5"``, ``"0.5"`` or ``"cat,dog"``.
+    names : tuple of str, optional
+        The names of all classes; a number that is also a name is taken for the name.
+
+    Examples
+    --------
+    >>> parse_known("5"), parse_known("0.5"), parse_known("cat,7")
+    (5, 0.5, ['cat', 7])
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) == 1 and parts[0] not in names:
+        try:
+            return int(parts[0]) if parts[0].isdigit() else float(parts[0])
+        except ValueError:
+            return [parts[0]]
+    return [int(part) if part.isdigit() and part not in names else part for part in parts]
+
+
 def open_world_split(
     targets: Any,
     known: int | float | Iterable[int | str] = 0.5,

@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which process this is, of how many; alone when neither torchrun nor the caller has made a process group.
+    """The number of this process and of all; one when neither torchrun nor the caller has made a process group.
 
     Examples
     --------
@@ -41,12 +41,12 @@ class Ranks:
         return self.rank == 0
 
     def slice_of(self, rows: Rows) -> slice:
-        """The part of a batch that this process runs; parts differ by at most one row."""
+        """Return the part of a batch that this process runs; parts differ by at most one row."""
         ends = np.cumsum([0, *self._sizes(len(rows))])
         return slice(int(ends[self.rank]), int(ends[self.rank + 1]))
 
-    def gathered(self, own: Tensor, rows: int) -> Tensor:
-        """The embeddings of the whole batch of so many rows, in its order; only one's own carry a gradient."""
+    def gather(self, own: Tensor, rows: int) -> Tensor:
+        """Gather the embeddings of the whole batch in its order; only those computed here carry a gradient."""
         if self.world == 1:
             return own
         import torch.distributed as group
@@ -74,7 +74,7 @@ class Ranks:
                 parameter.grad *= scale
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes are here."""
         if self.world > 1:
             import torch.distributed as group
 
@@ -84,14 +84,14 @@ class Ranks:
         return [rows // self.world + (place < rows % self.world) for place in range(self.world)]
 
 
-def joined(device: str = "cpu") -> Ranks:
-    """The group that torchrun started this process in, or the one the caller has made, or this process alone.
+def join_processes(device: str = "cpu") -> Ranks:
+    """Join the group that torchrun started this process in, or the one the caller has made; a single process otherwise.
 
-    A group that is made here is left when the process ends: torchrun lets it be joined only once.
+    A group that is made here is left when the process ends: torchrun lets a process join only once.
 
     Examples
     --------
-    >>> joined().world
+    >>> join_processes().world
     1
     """
     import torch.distributed as group

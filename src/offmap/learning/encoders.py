@@ -51,7 +51,7 @@ class Whitening(nn.Module):
         self.register_buffer("matrix", torch.eye(width))
 
     def fit(self, rows: npt.NDArray[Any], codes: npt.NDArray[np.int64], shrinkage: float | None) -> None:
-        """Round known classes; with too few labelled rows only centre."""
+        """Make known classes round; with too few labelled rows only centre."""
         from offmap.discovery import whitening
 
         scaled = unit(torch.from_numpy(np.ascontiguousarray(rows, np.float32))).numpy()
@@ -107,14 +107,14 @@ class Lookup(nn.Module):
         return torch.where(stored, self.values[near[:, 0]], found)
 
 
-def named(name: str, shape: tuple[int, ...], seed: int = 0, **settings: Any) -> Encoder:
-    """An encoder of `offmap.models` by name: rows are whitened first, pictures standardised.
+def make_named_encoder(name: str, shape: tuple[int, ...], seed: int = 0, **settings: Any) -> Encoder:
+    """Make an encoder of `offmap.models` by name: rows are whitened first, pictures standardised.
 
     Examples
     --------
-    >>> named("linear", (4,))(torch.eye(4)).shape
+    >>> make_named_encoder("linear", (4,))(torch.eye(4)).shape
     torch.Size([4, 4])
-    >>> named("cnn", (1, 8, 8))(torch.zeros(2, 1, 8, 8)).shape
+    >>> make_named_encoder("cnn", (1, 8, 8))(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 96])
     """
     from offmap.models.encoders import make_encoder
@@ -126,15 +126,15 @@ def named(name: str, shape: tuple[int, ...], seed: int = 0, **settings: Any) -> 
     return Encoder(nn.Identity(), nn.Sequential(Pictures(shape[0]), body), width, config)
 
 
-def lookup(front: Whitening, body: Lookup) -> Encoder:
-    """An encoder that remembers features worked out without a network."""
+def make_lookup_encoder(front: Whitening, body: Lookup) -> Encoder:
+    """Make an encoder that remembers features worked out without a network."""
     (rows, width), columns = body.bank.shape, body.values.shape[1]
     config = {"kind": "lookup", "rows": rows, "width": width, "columns": columns, "neighbours": body.neighbours}
     return Encoder(front, body, columns, config)
 
 
-def custom(body: nn.Module, example: Tensor) -> Encoder:
-    """A user's own module from inputs to features, rows × columns."""
+def wrap_module(body: nn.Module, example: Tensor) -> Encoder:
+    """Wrap a user's module that maps inputs to features, rows × columns."""
     was_training = body.training
     with torch.no_grad():
         made = body.eval()(example[:2].float())
@@ -150,13 +150,13 @@ def custom(body: nn.Module, example: Tensor) -> Encoder:
 
 
 def build_encoder(config: Mapping[str, Any], body: nn.Module | None = None) -> Encoder:
-    """The encoder that a saved model had, without its numbers; a user's own `body` must be given."""
+    """Build the encoder that a saved model had, without its numbers; a user's own `body` must be given."""
     kind = config["kind"]
     if kind == "named":
-        return named(config["name"], tuple(config["shape"]), **config["settings"])
+        return make_named_encoder(config["name"], tuple(config["shape"]), **config["settings"])
     if kind == "lookup":
         stored = Lookup(config["rows"], config["width"], config["columns"], config["neighbours"])
-        return lookup(Whitening(config["width"]), stored)
+        return make_lookup_encoder(Whitening(config["width"]), stored)
     if kind == "custom" and body is not None:
         whole = nn.Sequential(Pictures(config["channels"]), body) if config["pictures"] else body
         return Encoder(nn.Identity(), whole, config["columns"], dict(config))

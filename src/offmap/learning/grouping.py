@@ -20,10 +20,10 @@ BALANCED_ITERATIONS = 30
 TRIALS = 3
 
 
-def grouped(
+def group_rows(
     features: Floats, k: int, codes: Codes, n_known: int, seed: int, balanced: bool = False, smoothing: int = 0
 ) -> tuple[Codes, Floats]:
-    """Groups and centres by semi-supervised k-means from a constrained Ward tree; always `k` centres.
+    """Group rows by semi-supervised k-means from a constrained Ward tree; always `k` centres.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ def grouped(
     Examples
     --------
     >>> rows = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], np.float32)
-    >>> grouped(rows, 2, np.array([-1, -1, 0, -1]), 1, seed=0)[0]
+    >>> group_rows(rows, 2, np.array([-1, -1, 0, -1]), 1, seed=0)[0]
     array([1, 1, 0, 0])
     """
     if 0 < smoothing < len(features):
         calm = np.array(features)
         smooth(calm, smoothing)
-        labels, _ = grouped(np.asarray(unit(calm), np.float32), k, codes, n_known, seed, balanced)
+        labels, _ = group_rows(np.asarray(unit(calm), np.float32), k, codes, n_known, seed, balanced)
         return labels, class_means(Rows(features, "cosine"), labels, k)
     rows = Rows(features, "cosine")
     forced = codes if n_known else None
@@ -63,7 +63,7 @@ def grouped(
 
 
 def balance_helps(features: Floats, codes: Codes, seed: int) -> bool:
-    """Whether hidden known classes are found better by balanced groups: classes of like sizes gain, others lose.
+    """Tell whether balanced groups find hidden known classes better: classes of like sizes gain, others lose.
 
     Half of the known classes are hidden, and half of the labels of the others, three times; only labelled rows are
     looked at, in a space that has not seen their labels.
@@ -78,7 +78,7 @@ def balance_helps(features: Floats, codes: Codes, seed: int) -> bool:
         hidden = given < 0
         known = np.where(hidden, -1, np.searchsorted(shown, given))
         k = len(np.unique(truth))
-        both = [grouped(rows, k, known, len(shown), seed, balanced)[0] for balanced in (False, True)]
+        both = [group_rows(rows, k, known, len(shown), seed, balanced)[0] for balanced in (False, True)]
         free, even = (open_world_accuracy(truth[hidden], found[hidden], shown).all for found in both)
         gains.append(even - free)
     return float(np.mean(gains)) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -39,8 +40,6 @@ class Training:
     smoothing
         Where k-means looks for classes, at the start and in the end: average the features of each row with those of so
         many nearest rows first; 0 does not, and whether groups are balanced is then decided on hidden known classes.
-    held_out
-        The share of labelled rows whose labels are kept from training, for an honest estimate of Known on the way.
     pretrain, pretrain_epochs
         ``"simclr"`` or ``"scl"``: learn from views alone first, for so many epochs.
     keep
@@ -70,7 +69,6 @@ class Training:
     noise: float = 0.0
     shrinkage: float | None = None
     smoothing: int = 0
-    held_out: float = 0.0
     pretrain: str | None = None
     pretrain_epochs: int = 0
     keep: tuple[str, ...] = ()
@@ -95,7 +93,6 @@ class Training:
             "noise": self.noise >= 0,
             "shrinkage": self.shrinkage is None or 0 < self.shrinkage <= 1,
             "smoothing": self.smoothing >= 0,
-            "held_out": 0 <= self.held_out < 1,
             "pretrain": self.pretrain in (None, "simclr", "scl"),
             "pretrain_epochs": self.pretrain_epochs >= 0,
             "amp": self.amp in (None, "bfloat16"),
@@ -105,15 +102,6 @@ class Training:
                 raise InputError(f"{name}={getattr(self, name)!r}: not possible; see offmap.learning.Training")
 
 
-# Of the closed form: the graph in whitened space, its eigenvectors, and how many nearest rows stand in for a new one.
-SPECTRAL_SETTINGS: Mapping[str, Any] = {
-    "neighbours": 30,
-    "eta_l": 4.0,
-    "diffusion": 4.0,
-    "columns": 0,
-    "shrinkage": 0.5,
-    "nearest": 10,
-}
 EMBEDDINGS: Mapping[str, Any] = {
     "epochs": 5,
     "batch_size": 256,
@@ -188,6 +176,39 @@ def published_encoder(preset: str) -> str:
     ('resnet18', 'auto')
     """
     return ENCODERS.get(preset, "auto")
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Parse ``name=value``, the value read as JSON, or kept as text where it is none.
+
+    Examples
+    --------
+    >>> parse_setting("epochs=20"), parse_setting("optimizer=sgd")
+    (('epochs', 20), ('optimizer', 'sgd'))
+    """
+    name, mark, value = text.partition("=")
+    if not mark:
+        raise InputError(f"--set {text}: name=value is needed, such as epochs=20")
+    try:
+        parsed = json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+    return name, tuple(parsed) if isinstance(parsed, list) else parsed
+
+
+def parse_count(text: str) -> int | Literal["auto"]:
+    """Parse a number of classes, or ``"auto"``.
+
+    Examples
+    --------
+    >>> parse_count("12"), parse_count("auto")
+    (12, 'auto')
+    """
+    if text == "auto":
+        return "auto"
+    if not text.isdigit():
+        raise InputError(f"--k {text}: a whole number or auto is needed")
+    return int(text)
 
 
 def _like(name: str, value: Any, model: Any) -> Any:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from offmap.data.views import Views, step_generator
 from offmap.errors import InputError, StoreError
 from offmap.learning.distributed import Ranks
 from offmap.learning.objectives.base import Objective, TrainingProgress
-from offmap.learning.progress import telling
+from offmap.learning.reporting import Checkpoint, Output
 from offmap.learning.settings import Training
 from offmap.models.freezing import train_mode
 
@@ -32,20 +31,20 @@ class Trainer:
 
     Parameters
     ----------
-    network
+    network : nn.Module
         From prepared inputs to what the objective reads.
-    objective, views, inputs, labels, training
-        The loss, what makes two views, all inputs, per row its known class or -1, and how to train.
-    seed
-        Of the order of rows, the views and dropout.
-    checkpoint
+    objective : Objective
+        The loss.
+    views : Views
+        What makes two views of a batch.
+    training : Training
+        Epochs, optimizer, precision and device.
+    seed : int
+        Seed of the order of rows, the views and dropout.
+    checkpoint : Checkpoint, optional
         A file, rewritten after every epoch; an existing one is resumed.
-    identity
-        What must be the same for a checkpoint to be continued: a digest of data and settings.
-    ranks
+    ranks : Ranks, optional
         The processes that train together; every batch is `batch_size` rows of each.
-    watch
-        Called after every epoch for more numbers to note, the network as in use.
     """
 
     def __init__(
@@ -53,105 +52,110 @@ class Trainer:
         network: nn.Module,
         objective: Objective,
         views: Views,
-        inputs: Tensor,
-        labels: npt.NDArray[np.int64],
         training: Training,
         seed: int,
-        checkpoint: Path | None = None,
-        identity: str = "",
+        checkpoint: Checkpoint | None = None,
         ranks: Ranks | None = None,
-        watch: Callable[[], dict[str, float]] | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
         self.network, self.objective = network.to(training.device), objective.to(training.device)
-        self.views, self.inputs, self.labels = views, inputs, labels
-        self.training, self.seed, self.watch = training, seed, watch
-        self.checkpoint, self.identity = checkpoint, identity
+        self.views, self.training, self.seed, self.checkpoint = views, training, seed, checkpoint
         self.history: History = []
         self.epoch = 0
-        self.steps_per_epoch = max(len(labels) // (training.batch_size * self.ranks.world), 1)
-        self.steps = training.epochs * self.steps_per_epoch
         self._run_network = torch.compile(network) if training.compile else network
-        parameters = [*_learning(network), *_learning(objective)]
+        parameters = [*_trainable(network), *_trainable(objective)]
         self.optimizer = _optimizer(parameters, training) if parameters else None
-        if checkpoint is not None and checkpoint.is_file():
+        if checkpoint is not None and checkpoint.file.is_file():
             self._resume(checkpoint)
         self.ranks.wait()  # nobody writes a checkpoint while another still looks for one
 
-    def run(self, progress: bool | None = None, events: Path | None = None) -> History:
-        """Train to the end; the mean of every part of the loss, epoch by epoch.
+    def fit(self, inputs: Tensor, labels: npt.NDArray[np.int64], output: Output | None = None) -> History:
+        """Train to the end.
 
         Parameters
         ----------
-        progress
-            `False` for no bar.
-        events
-            A folder for TensorBoard.
+        inputs : Tensor
+            All inputs, prepared.
+        labels : ndarray of int
+            Per input its class as the objective is to see it, or -1.
+        output : Output, optional
+            The bar and the event files; neither by default.
+
+        Returns
+        -------
+        list of dict
+            The mean of every part of the loss, epoch by epoch.
         """
         if self.optimizer is None:
             return self.history
-        first = self.ranks.first
-        reports = telling(progress if first else False, self.training.epochs, self.epoch, events if first else None)
-        with torch.random.fork_rng(devices=[]), reports as tell:
+        steps = max(len(labels) // (self.training.batch_size * self.ranks.world), 1)
+        output = output if output is not None and self.ranks.first else Output(progress=False)
+        with torch.random.fork_rng(devices=[]), output.open(self.training.epochs, self.epoch) as report:
             while self.epoch < self.training.epochs:
                 train_mode(self.network)
                 self.objective.train()
-                row = self._one_epoch(self.optimizer)
-                if self.watch is not None:
-                    row |= self.watch()
-                self.history.append(row)
+                self.history.append(self._run_epoch(self.optimizer, inputs, labels, steps))
                 self.epoch += 1
-                if self.checkpoint is not None and first:
+                if self.checkpoint is not None and self.ranks.first:
                     self._save(self.checkpoint)
-                tell(row)
+                report(self.history[-1])
         self.network.eval()
         self.objective.eval()
         return self.history
 
-    def _one_epoch(self, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    def _run_epoch(
+        self, optimizer: torch.optim.Optimizer, inputs: Tensor, labels: npt.NDArray[np.int64], steps: int
+    ) -> dict[str, float]:
         totals: dict[str, float] = {}
-        for number, rows in enumerate(batches(self.labels, self.steps_per_epoch, self.seed, self.epoch)):
-            step = self.epoch * self.steps_per_epoch + number
-            for name, value in self._step(optimizer, rows, step).items():
+        for number, rows in enumerate(batches(labels, steps, self.seed, self.epoch)):
+            now = TrainingProgress(self.epoch * steps + number, self.training.epochs * steps)
+            for name, value in self._step(optimizer, inputs, labels, rows, now).items():
                 totals[name] = totals.get(name, 0.0) + value
-        return {"epoch": float(self.epoch + 1), **{n: value / self.steps_per_epoch for n, value in totals.items()}}
+        return {"epoch": float(self.epoch + 1), **{name: value / steps for name, value in totals.items()}}
 
-    def _step(self, optimizer: torch.optim.Optimizer, rows: npt.NDArray[np.int64], step: int) -> dict[str, float]:
-        torch.manual_seed(step_generator(self.seed, step, stream=1).initial_seed())  # of dropout in the network
-        one, two = self._embedded(rows, step)
-        labels = torch.from_numpy(self.labels[rows]).to(one.device)
-        parts = self.objective(one, two, labels, TrainingProgress(step, self.steps))
+    def _step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        inputs: Tensor,
+        labels: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        now: TrainingProgress,
+    ) -> dict[str, float]:
+        torch.manual_seed(step_generator(self.seed, now.step, stream=1).initial_seed())  # of dropout in the network
+        one, two = self._embed(inputs, rows, now.step)
+        batch_labels = torch.from_numpy(labels[rows]).to(one.device)
+        parts = self.objective(one, two, batch_labels, now)
         loss = torch.stack(list(parts.values())).sum()
         if not bool(torch.isfinite(loss)):
-            shown = ", ".join(f"{name} {float(part.detach()):.3g}" for name, part in parts.items())
+            values = ", ".join(f"{name} {float(part.detach()):.3g}" for name, part in parts.items())
             raise InputError(
-                f"the loss is no longer finite at step {step} ({shown}); lower learning_rate="
+                f"the loss is no longer finite at step {now.step} ({values}); lower learning_rate="
                 f"{self.training.learning_rate:g}, or raise the temperatures"
             )
         for group in optimizer.param_groups:
-            group["lr"] = self.training.learning_rate * decay(self.training.schedule, step / max(self.steps, 1))
+            group["lr"] = self.training.learning_rate * decay(self.training.schedule, now.share)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
-        self.ranks.share_gradients(_learning(self.network), _learning(self.objective))
+        self.ranks.share_gradients(_trainable(self.network), _trainable(self.objective))
         optimizer.step()
-        self.objective.after_step(one.detach().float(), two.detach().float(), labels)
+        self.objective.after_step(one.detach().float(), two.detach().float(), batch_labels)
         return {"loss": float(loss.detach()), **{name: float(part.detach()) for name, part in parts.items()}}
 
-    def _embedded(self, rows: npt.NDArray[np.int64], step: int) -> tuple[Tensor, Tensor]:
-        """Both views of a batch as embeddings: one's own part is run, the other processes' parts are gathered."""
+    def _embed(self, inputs: Tensor, rows: npt.NDArray[np.int64], step: int) -> tuple[Tensor, Tensor]:
+        """Embed both views of a batch: this process runs its part, the parts of the others are gathered."""
         part = self.ranks.slice_of(rows)
         index = torch.from_numpy(rows[part])
         numbers = self.views.draw(len(rows), step_generator(self.seed, step))[part]
-        pair = self.views.apply(self.inputs[index].to(self.training.device), numbers, index)
+        pair = self.views.apply(inputs[index].to(self.training.device), numbers, index)
         kind = self.training.amp
         device = torch.device(self.training.device).type
         half = torch.autocast(device, dtype=getattr(torch, kind)) if kind else nullcontext()
         with half:
             both = self._run_network(torch.cat(pair)).float()
-        one, two = (self.ranks.gathered(view, len(rows)) for view in (both[: len(index)], both[len(index) :]))
+        one, two = (self.ranks.gather(view, len(rows)) for view in (both[: len(index)], both[len(index) :]))
         return one, two
 
-    def _save(self, file: Path) -> None:
+    def _save(self, checkpoint: Checkpoint) -> None:
         assert self.optimizer is not None
         tensors: dict[str, npt.NDArray[Any]] = {}
         for prefix, module in (("network.", self.network), ("objective.", self.objective)):
@@ -161,16 +165,17 @@ class Trainer:
             for name, value in values.items():
                 if value is not None:
                     tensors[f"optimizer.{number}.{name}"] = torch.as_tensor(value).cpu().numpy()
-        config = {"layout": LAYOUT, "identity": self.identity, "epoch": self.epoch, "history": self.history}
-        store.save(file, KIND, config, tensors)
+        config = {"layout": LAYOUT, "identity": checkpoint.identity, "epoch": self.epoch, "history": self.history}
+        store.save(checkpoint.file, KIND, config, tensors)
 
-    def _resume(self, file: Path) -> None:
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        file = checkpoint.file
         stored = store.load(file, KIND)
         if stored.config.get("layout") != LAYOUT:
             raise StoreError(
                 f"{file}: a checkpoint of another version of offmap; finish it there, or choose another out="
             )
-        if stored.config["identity"] != self.identity:
+        if stored.config["identity"] != checkpoint.identity:
             raise StoreError(
                 f"{file}: a checkpoint of a run on other data or with other settings; give the same, or another out="
             )
@@ -187,7 +192,7 @@ class Trainer:
 
 
 def batches(labels: npt.NDArray[np.int64], steps: int, seed: int, epoch: int) -> Iterator[npt.NDArray[np.int64]]:
-    """The rows of each step of one epoch: labelled and unlabelled rows shuffled apart and dealt out evenly.
+    """Yield the rows of each step of one epoch: labelled and unlabelled rows shuffled apart and dealt out evenly.
 
     So every batch has the proportion of the set, and a labelled row whenever there are as many as steps.
 
@@ -204,7 +209,7 @@ def batches(labels: npt.NDArray[np.int64], steps: int, seed: int, epoch: int) ->
 
 
 def decay(schedule: str, share: float) -> float:
-    """What the learning rate is multiplied by when a `share` of the training is over.
+    """Return what the learning rate is multiplied by when a `share` of the training is over.
 
     Examples
     --------
@@ -228,7 +233,7 @@ def _optimizer(parameters: list[nn.Parameter], training: Training) -> torch.opti
     )
 
 
-def _learning(module: nn.Module) -> list[nn.Parameter]:
+def _trainable(module: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 

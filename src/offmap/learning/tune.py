@@ -12,12 +12,14 @@ import numpy as np
 from offmap.activations import as_array
 from offmap.discovery.inputs import read_labels
 from offmap.errors import InputError
+from offmap.learning.closed_form import GRID as SPECTRAL_GRID
+from offmap.learning.closed_form import SPECTRAL
 from offmap.learning.grouping import hide_classes
-from offmap.learning.learn import SPECTRAL, learn
-from offmap.learning.objectives import objective
+from offmap.learning.inputs import as_inputs
+from offmap.learning.learn import AUTO, learn
+from offmap.learning.objectives import objective as get_objective
 from offmap.metrics.clustering import open_world_accuracy
 
-SPECTRAL_GRID: Mapping[str, Sequence[Any]] = {"neighbours": (15, 50), "eta_l": (1.0, 10.0), "diffusion": (0.5, 8.0)}
 GAIN = 0.005  # another setting must be better by this much than the one in use
 
 
@@ -41,29 +43,30 @@ class Tuning:
 
 
 def tune(
-    name: str,
     inputs: Any,
     labels: Any,
     grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]] | None = None,
     trials: int = 1,
     seed: int = 0,
+    *,
+    objective: str = "auto",
     **settings: Any,
 ) -> Tuning:
     """Try settings where half of the known classes are hidden, and half of the others' labels too.
 
     Parameters
     ----------
-    name
-        The objective.
-    inputs, labels
+    inputs, labels : array-like
         As for `learn`; only labelled inputs are used.
-    grid
+    grid : mapping or sequence of mappings, optional
         Values to try by name, all combinations; or a list of candidates. Each objective has its own grid otherwise,
         of which one value at a time is changed.
-    trials
+    trials : int, default 1
         How often classes are drawn.
-    seed
-        Of the draws, and of the runs.
+    seed : int, default 0
+        Seed of the draws, and of the runs.
+    objective : str, default "auto"
+        As for `learn`.
     **settings
         Given to every run.
 
@@ -72,13 +75,14 @@ def tune(
     >>> rng = np.random.default_rng(0)
     >>> truth = np.repeat(np.arange(4), 30)
     >>> rows = rng.normal(size=(4, 8))[truth] + 0.1 * rng.normal(size=(120, 8))
-    >>> tune("gcd", rows, truth, grid={"balance": (0.2, 0.5)}, epochs=1).settings
+    >>> tune(rows, truth, grid={"balance": (0.2, 0.5)}, objective="gcd", epochs=1).settings
     {}
     """
     values = as_array(inputs, "inputs")
     known = read_labels(labels, len(values))
     if len(known) < 4:
         raise InputError(f"tune: {len(known)} known classes; at least 4 are needed, half of them to be hidden")
+    name = AUTO[as_inputs(values[:1]).kind] if objective == "auto" else objective
     candidates = list(_candidates(name, grid))
     labelled = np.flatnonzero(known.codes >= 0)
     rows, truth = values[labelled], known.codes[labelled]
@@ -87,7 +91,8 @@ def tune(
         given, shown = hide_classes(truth, seed + trial)
         hidden = given < 0
         for at, candidate in enumerate(candidates):
-            model = learn(name, rows, given, len(known), seed=seed + trial, progress=False, **{**settings, **candidate})
+            options = {**settings, **candidate, "objective": name, "progress": False}
+            model = learn(rows, given, len(known), seed=seed + trial, **options)
             found = model.predict(rows[hidden])
             scores[at].append(open_world_accuracy(truth[hidden], found, shown).all)
     means = [float(np.mean(one)) for one in scores]
@@ -102,7 +107,7 @@ def _candidates(
 ) -> Iterator[dict[str, Any]]:
     yield {}
     if grid is None:
-        usual = SPECTRAL_GRID if name == SPECTRAL else objective(name).grid
+        usual = SPECTRAL_GRID if name == SPECTRAL else get_objective(name).grid
         for key, values in usual.items():
             for value in values:
                 yield {key: value}

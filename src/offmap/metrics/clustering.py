@@ -187,6 +187,29 @@ def open_world_accuracy(
     return OpenWorldAccuracy(_share(right, sizes), _share(plain[known], sizes[known]), novel)
 
 
+def accuracy_by_convention(truth: Any, found: Any, labels: Any) -> dict[str, dict[str, float]]:
+    """Measure All, Known and Novel over inputs whose label was hidden, in the conventions ``v2`` and ``orca``.
+
+    Parameters
+    ----------
+    truth : array-like of int
+        The true class of each input, -1 for none.
+    found : array-like of int
+        The class each input was put in.
+    labels : array-like of int
+        The labels that were shown, -1 where hidden; their classes are the known ones.
+
+    Examples
+    --------
+    >>> accuracy_by_convention([0, 0, 1, 1], [0, 0, 5, 5], [0, -1, -1, -1])["v2"]
+    {'all': 1.0, 'known': 1.0, 'novel': 1.0}
+    """
+    true, put, shown = (np.asarray(values) for values in (truth, found, labels))
+    hidden, known = (shown < 0) & (true >= 0), np.unique(shown[shown >= 0])
+    conventions: tuple[Convention, ...] = ("v2", "orca")
+    return {name: open_world_accuracy(true[hidden], put[hidden], known, name)._asdict() for name in conventions}
+
+
 def match_clusters(y_true: Any, y_pred: Any = None) -> dict[Hashable, Hashable]:
     """The class each group stands for, one to one, so that most samples are right; spare groups are left out.
 

@@ -127,10 +127,10 @@ def opencon(material: LearnerInputs) -> ClassifierUpdate:
     settings = dict(material.settings)
     space = settings.pop("space", "features")
     model = learn(
-        "opencon",
         both.rows(space),
         both.labels,
         len(material.class_names),
+        objective="opencon",
         seed=material.seed,
         progress=False,
         **settings,

@@ -66,6 +66,7 @@ class Objective(nn.Module):
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # and what is particular to a data set, by preset
     grid: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # what `tune` tries
     needs_labels: ClassVar[bool] = False
+    in_rounds: ClassVar[bool] = False  # whether it learns groups that are found anew in rounds, see `self_training`
     reads_projection: ClassVar[bool] = False  # whether classes are told apart after the projection head
 
     def __init__(self, task: Task, settings: Mapping[str, Any]) -> None:

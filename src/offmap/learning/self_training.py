@@ -1,0 +1,110 @@
+"""Rounds between a network and a clustering: each learns from the other, and both start from training-free discovery.
+
+`discover` groups the rows, with the neighbour graph where that is what it chooses. A network with a classifier over all
+groups learns them; mixing rows in pairs keeps it from learning the groups' errors by heart. Its logits are a space in
+which classes are rounder than in the inputs: the rows are grouped again in the logits of the last networks beside the
+eigenvectors of the neighbour graph, labelled rows held in their classes, and the next network starts afresh with these.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from offmap.discovery import discover
+from offmap.discovery.inputs import KnownClasses
+from offmap.graph import spectral_features
+from offmap.learning import building
+from offmap.learning.grouping import Codes, Floats, group_rows
+from offmap.learning.inputs import Inputs
+from offmap.learning.model import OpenWorldModel, OpenWorldNet
+from offmap.learning.objectives.self_training import SelfTraining
+from offmap.learning.run import TrainingRun
+from offmap.neighbors.vectors import unit
+
+REMEMBERED = 3  # networks whose logits the rows are grouped in
+GRAPH_ROWS = 30_000  # with more rows the logits have to do: eigenvectors would cost more than the training
+
+
+def fit_rounds(
+    run: TrainingRun, data: Inputs, known: KnownClasses, n_classes: int | str | None, encoder: str | nn.Module
+) -> OpenWorldModel:
+    """Train a network on discovered groups, group the rows in what it learned, and so on.
+
+    Parameters
+    ----------
+    run : TrainingRun
+        The objective `SelfTraining` with its settings.
+    data : Inputs
+        Embeddings, or pictures whose features the pre-trained encoder gives.
+    known : KnownClasses
+        What is known of each row.
+    n_classes : int or "auto", optional
+        Known and novel classes together; estimated by discovery by default.
+    encoder : str or nn.Module
+        As for `learn`.
+
+    Returns
+    -------
+    OpenWorldModel
+        The network of the last round, with the losses of all rounds as its history.
+    """
+    run = replace(run, training=replace(run.training, projection=0))
+    codes, n_known, seed = known.codes, len(known), run.seed
+    body, prepared = run.prepare(data, codes, n_known, encoder)
+    first_body = copy.deepcopy(body.body)
+    rows = data.tensor if data.kind == "embeddings" else building.compute_features(body.body, prepared)
+    groups = _discover(rows.numpy(), known, n_classes, seed)
+    k = max(int(groups.max()) + 1, n_classes if isinstance(n_classes, int) else 0)
+    start = _graph_features(rows, codes, k, seed)
+    remembered: list[Floats] = []
+    history: list[dict[str, float]] = []
+    config = run.describe(k)
+    for number in range(1, run.chosen["rounds"] + 1):
+        body.body.load_state_dict(first_body.state_dict())
+        loss = SelfTraining(run.task(body, codes, k, n_known), run.chosen)
+        features = building.compute_features(body.body, prepared)
+        loss.start(features, torch.from_numpy(groups), _means(features, groups, k))
+        trainer = run.trainer(f"round-{number}", body.body, loss, data, prepared, groups, body, config)
+        history += [{"round": float(number), **row} for row in trainer.fit(prepared, groups, run.output)]
+        body.body.cpu()
+        loss.cpu()
+        if number == run.chosen["rounds"]:
+            break
+        remembered = [*remembered, _logits(loss, building.compute_features(body.body, prepared))][-REMEMBERED:]
+        groups, _ = group_rows(np.concatenate([*start, *remembered], axis=1), k, codes, n_known, seed)
+    features = building.compute_features(body.body, prepared)
+    weight, bias, used = building.find_class_vectors(loss, features, known, seed)
+    net = OpenWorldNet(body, nn.Identity(), body.width, len(used))
+    return building.assemble_model(net, weight, bias, used, known, history, config)
+
+
+def _discover(rows: Floats, known: KnownClasses, n_classes: int | str | None, seed: int) -> Codes:
+    """Group the rows without training; known class i is group i, novel groups follow."""
+    k: int | Literal["auto"] = "auto"
+    if n_classes is not None and n_classes != "auto":
+        k = building.check_count(n_classes, known)
+    return discover(rows, known.codes, k, seed=seed).labels
+
+
+def _graph_features(rows: Tensor, codes: Codes, k: int, seed: int) -> list[Floats]:
+    """Return eigenvectors of the neighbour graph, rows of length 1; none for many rows, or for hardly any."""
+    if not k < len(rows) <= GRAPH_ROWS:
+        return []
+    return [spectral_features(unit(rows).numpy(), codes, k, seed=seed)]
+
+
+def _logits(loss: SelfTraining, features: Tensor) -> Floats:
+    """Return centred logits, rows of length 1."""
+    with torch.no_grad():
+        logits = loss.logits(features)
+        return unit(logits - logits.mean(dim=1, keepdim=True)).numpy()
+
+
+def _means(features: Tensor, groups: Codes, k: int) -> Tensor:
+    return torch.zeros(k, features.shape[1]).index_add_(0, torch.from_numpy(groups), features)
