@@ -70,7 +70,8 @@ def learn(
     from offmap.metrics.clustering import accuracy_by_convention
 
     samples = _read(inputs, data)
-    rows = samples.arrays["features"] if "features" in samples.arrays else samples.inputs
+    features = samples.arrays.get("features")
+    rows = samples.inputs if features is None else features
     given: Any = files.read(labels).labels if labels is not None else samples.labels
     if given is None:
         given = [-1] * len(rows)
