@@ -14,6 +14,7 @@ REGISTRIES = {
     "discovery": "offmap.discovery.methods:METHODS",
     "objectives": "offmap.learning.objectives:OBJECTIVES",
     "metrics": "offmap.metrics.detection:METRICS",
+    "figures": "offmap.plots.figures:FIGURES",
     "learners": "offmap.openworld.learners:LEARNERS",
     "readers": "offmap.data.readers:READERS",
     "sets": "offmap.bench.sets:READERS",

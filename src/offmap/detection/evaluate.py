@@ -324,7 +324,7 @@ class Comparison:
         return html
 
     def _add_unknown(self, page: Page, best: Row) -> None:
-        from offmap.plots import roc_curves, score_histogram
+        from offmap.plots import FIGURES, roc_curves
 
         metrics = {name: METRICS.get(name) for name in metric_names()}
         titles = {name: f"{of.title} {'↑' if of.best == 'max' else '↓'}" for name, of in metrics.items()}
@@ -348,7 +348,9 @@ class Comparison:
             page.figure(roc_curves(curves), f"Known against {name}.")
         scores = self.scores[best.method]
         unknown = {name: values for name, values in scores.items() if name != KNOWN}
-        page.section(f"Scores of {best.chosen}").figure(score_histogram(scores[KNOWN], unknown))
+        page.section(f"Scores of {best.chosen}")
+        for name in FIGURES:
+            page.figure(FIGURES.get(name)(scores[KNOWN], unknown))
 
     def _add_known(self, page: Page) -> None:
         page.section("All methods").table(

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
+from offmap.plots.figures import FIGURES
 from offmap.plots.style import KNOWN, apply_style, colour, dash, faint, graph_objects
 
 Scores = npt.ArrayLike
@@ -16,6 +17,7 @@ TAIL = 0.2  # per cent of scores at each end that may lie beyond the drawn range
 POINTS = 300  # a curve shows no more than this on paper, and a page stays light
 
 
+@FIGURES.register("score_histogram")
 def score_histogram(
     id_scores: Scores,
     ood_scores: Mapping[str, Scores],
@@ -24,7 +26,7 @@ def score_histogram(
     bins: int | None = None,
     title: str = "",
 ) -> Any:
-    """The density of scores on known inputs and on each unknown set, and the threshold between them.
+    """Draw the density of scores on known inputs and on each unknown set, and the threshold between them.
 
     Parameters
     ----------
