@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,38 @@ def test_the_page_of_methods_is_what_the_registry_says() -> None:
     code = "import gen_methods; raise SystemExit(gen_methods.PAGE.read_text() != gen_methods.page())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", check=False)
     assert done.returncode == 0, "docs/reference/methods.md is out of date: run python docs/gen_methods.py"
+
+
+def resolve(name: str) -> object:
+    """The module, class or function of a dotted name."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(name)
+
+
+@pytest.mark.parametrize(("page", "least"), [("design.md", 25), ("thesis.md", 15)])
+def test_a_map_of_the_code_names_what_is_there(page: str, least: int) -> None:
+    names = re.findall(r"`(offmap(?:\.\w+)+)`", (ROOT / "docs" / page).read_text())
+    assert len(names) > least
+    for name in names:
+        resolve(name)
+
+
+def test_the_design_lists_every_package_and_the_layers_that_ci_keeps() -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    source = ROOT / "src" / "offmap"
+    there = {path.name + ("/" if path.is_dir() else "") for path in source.iterdir() if not path.name.startswith("_")}
+    listed = set(re.findall(r"^  (\w+(?:/|\.py)) ", text, re.MULTILINE))
+    assert listed == there - {"py.typed"}
+    kept = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    rows = [re.findall(r"\w+", layer) for layer in kept]
+    block = re.search(r"```\n(cli\n.*?)```", text, re.DOTALL)
+    assert block is not None
+    assert [line.split() for line in block[1].splitlines()] == rows
