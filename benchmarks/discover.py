@@ -102,14 +102,14 @@ def count(sets: list[str], seeds: list[int]) -> None:
         rows, truth = load(name)
         for seed in seeds:
             labels, _ = split(truth, seed)
-            cell = counted(rows, labels, len(np.unique(truth)), seed, extra=seed == seeds[0])
+            cell = counted(rows, labels, len(np.unique(truth)), seed)
             print(name, seed, cell, flush=True)
             save({"count": {name: {str(seed): cell}}})
 
 
-def counted(rows: np.ndarray, labels: np.ndarray, true: int, seed: int, extra: bool = False) -> dict[str, Any]:
+def counted(rows: np.ndarray, labels: np.ndarray, true: int, seed: int) -> dict[str, Any]:
     """What the estimate says, beside the truth."""
-    got = count_classes(rows, read_labels(labels, len(labels)).codes, seed, extra=extra)
+    got = count_classes(rows, read_labels(labels, len(labels)).codes, seed)
     low, high = got.interval
     return {
         "true": true,

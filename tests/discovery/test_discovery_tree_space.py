@@ -5,18 +5,11 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import linkage
 
 from offmap.discovery.assign import Rows
-from offmap.discovery.choosing import choose, choose_space
-from offmap.discovery.counting import (
-    accuracy_count,
-    along_tree,
-    count_classes,
-    ownership_count,
-    pruning_count,
-)
+from offmap.discovery.choosing import choose_space
+from offmap.discovery.counting import count_classes
 from offmap.discovery.kmeans import lloyd, plus_plus
-from offmap.discovery.space import Space, group, smooth, whitening
+from offmap.discovery.space import Space, column_spread, group, has_mixed_scales, smooth, whitening
 from offmap.discovery.tree import Tree, ward, ward_tree
-from offmap.errors import InputError
 from offmap.metrics.clustering import open_world_accuracy
 
 
@@ -91,7 +84,7 @@ def test_the_space_is_chosen_by_hidden_classes_and_helps_the_real_ones():
     rows, truth, labels = hard_pile()
     space, tried = choose_space(rows, labels)
     assert space.shrinkage is not None
-    assert len(tried) >= 5
+    assert len(tried) >= 4
     pile = labels < 0
 
     def score(one):
@@ -99,7 +92,6 @@ def test_the_space_is_chosen_by_hidden_classes_and_helps_the_real_ones():
         return open_world_accuracy(truth[pile], found[pile], range(6)).all
 
     assert score(space) > score(Space("euclidean")) + 0.1
-    assert choose(rows, labels)[0] in ("ss-kmeans", "spectral")
 
 
 def test_few_known_classes_leave_the_plain_space():
@@ -120,37 +112,28 @@ def test_the_start_does_not_lose_to_plain_kmeans(seed):
     assert score[0] >= score[1]
 
 
-def test_ownership_and_accuracy_find_the_cut_that_treats_known_classes_right():
-    truth = np.repeat(np.arange(8), 30)
-    rng = np.random.default_rng(0)
-    rows = (4 * rng.normal(size=(8, 6))[truth] + rng.normal(size=(240, 6))).astype(np.float32)
-    tree = ward_tree(Rows(rows), 20, rng)
-    leaf = ((rows[:, None] - tree.centres[None]) ** 2).sum(axis=2).argmin(axis=1)
-    labels = np.where(truth < 4, truth, -1)
-    grid = np.arange(4, 21)
-    owned, hits = along_tree(tree, leaf, labels, 4, grid)
-    flat = np.zeros(len(grid))
-    even = np.ones(4)
-    assert owned[:, 4].tolist() == [1, 1, 1, 1]
-    assert 6 <= ownership_count(owned, grid, even, flat) <= 10
-    assert 6 <= accuracy_count(hits, np.full(4, 30.0), grid, even, flat) <= 11
-    assert pruning_count(tree, 8) <= 8
-
-
 @pytest.mark.parametrize("known", [0, 4, 12])
 def test_separate_classes_are_counted(known):
     rng = np.random.default_rng(3)
     truth = np.repeat(np.arange(12), 30)
     rows = (rng.normal(size=(12, 16))[truth] + 0.1 * rng.normal(size=(360, 16))).astype(np.float32)
-    got = count_classes(rows, np.where((truth < known) & (np.arange(360) % 2 == 0), truth, -1), extra=True)
+    got = count_classes(rows, np.where((truth < known) & (np.arange(360) % 2 == 0), truth, -1))
     assert abs(got.n_classes - 12) <= 1
     assert got.interval[0] <= 12 <= got.interval[1]
-    assert {"silhouette", "eigengap", "pruning"} <= set(got.criteria)
     assert str(got.n_classes) in str(got)
 
 
-def test_the_range_can_be_set_and_is_checked():
-    rows = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    assert count_classes(rows, np.full(50, -1), largest=3).n_classes <= 3
-    with pytest.raises(InputError, match="largest=99"):
-        count_classes(rows, np.full(50, -1), largest=99)
+def test_columns_are_standardized_when_one_would_drown_the_others():
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(300, 1))
+    rows = (shared + rng.normal(size=(300, 4))) * np.array([1.0, 2.0, 1.0, 900.0]) + 50
+    assert has_mixed_scales(rows)
+    assert choose_space(rows, np.full(300, -1))[0].standardize
+    components = rng.normal(size=(300, 4)) * np.array([900.0, 2.0, 1.0, 1.0])  # as principal components come
+    assert not has_mixed_scales(components)
+    mean, spread = column_spread(np.concatenate([rows, np.full((300, 1), 7.0)], axis=1))
+    np.testing.assert_allclose(mean[:4], rows.mean(axis=0))
+    np.testing.assert_allclose(spread, [*rows.std(axis=0), 1.0])
+    got = Space("euclidean", standardize=True).prepare(rows)
+    np.testing.assert_allclose(got, (rows - rows.mean(axis=0)) / rows.std(axis=0), atol=1e-4)
+    assert "standardized" in str(Space("euclidean", standardize=True))

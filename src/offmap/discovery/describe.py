@@ -1,4 +1,4 @@
-"""What a person needs to name a group: its size, how tight it is, typical and doubtful members, what it resembles."""
+"""Describe groups for the person who names them: size, tightness, typical and doubtful rows, similar known classes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from offmap.discovery.assign import Floats, Labels, Rows, distances, margins
 from offmap.discovery.kmeans import class_means
 
 SHOWN = 8
+CORE = 0.5  # the confidence from which a row is a core row of its class
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class ClassInfo:
         Rows in it, and those whose label was given.
     compactness
         The mean distance of its rows to their centre, relative to the mean over all classes; below 1 is tight.
+    confidence, core
+        The mean confidence of its rows without a given label, 1 if there are none; how many of all its rows are core
+        rows, with a confidence of at least 0.5. A group with high confidence is likely pure.
     exemplars, boundary
         Rows nearest to the centre, the medoid first; rows nearly as close to another class.
     nearest_known
@@ -40,6 +44,8 @@ class ClassInfo:
     exemplars: tuple[int, ...]
     boundary: tuple[int, ...]
     nearest_known: tuple[int, ...]
+    confidence: float = 1.0
+    core: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain values to save."""
@@ -53,9 +59,14 @@ class ClassInfo:
 
 
 def describe(
-    rows: Floats, labels: Labels, given: Labels, known_ids: Labels, names: dict[int, str]
+    rows: Floats,
+    labels: Labels,
+    given: Labels,
+    known_ids: Labels,
+    names: dict[int, str],
+    confidence: Floats | None = None,
 ) -> tuple[list[ClassInfo], Floats]:
-    """Every class in the labels, and each row's confidence: 1 − (distance to its centre / to the next one).
+    """Describe every class in the labels, and return each row's confidence.
 
     Parameters
     ----------
@@ -65,11 +76,12 @@ def describe(
         Class numbers per row as found and as given; -1 for outliers and for unknown.
     known_ids, names
         The numbers of known classes, and what classes are called.
+    confidence
+        Per row between 0 and 1; 1 − (distance to its centre / to the next one) unless given.
     """
     ids = np.unique(np.concatenate([labels[labels >= 0], known_ids]))
-    confidence = np.zeros(len(rows), np.float32)
     if not len(ids):
-        return [], confidence
+        return [], np.zeros(len(rows), np.float32)
     inside = np.flatnonzero(labels >= 0)
     position = np.full(len(rows), -1, np.int64)
     position[inside] = np.searchsorted(ids, labels[inside])
@@ -81,7 +93,9 @@ def describe(
     other = np.where(first == position, after, near)
     with np.errstate(invalid="ignore"):
         ratio = np.where(np.isfinite(other), own / np.maximum(other, 1e-12), 0)
-    confidence[inside] = np.clip(1 - ratio[inside], 0, 1)
+    if confidence is None:
+        confidence = np.zeros(len(rows), np.float32)
+        confidence[inside] = np.clip(1 - ratio[inside], 0, 1)
     confidence[(given >= 0) & (labels == given)] = 1
     overall = max(float(own[inside].mean()), 1e-12) if len(inside) else 1.0
     is_known = np.isin(ids, known_ids)
@@ -109,6 +123,8 @@ def describe(
                 exemplars=tuple(int(j) for j in order[:SHOWN]),
                 boundary=tuple(int(j) for j in doubtful[:SHOWN]),
                 nearest_known=resembles,
+                confidence=float(confidence[free].mean()) if len(free) else 1.0,
+                core=int((confidence[members] >= CORE).sum()),
             )
         )
     return infos, confidence

@@ -24,7 +24,7 @@ def page(found: Discovery, items: Any = None) -> Page:
     made.text("\n".join(f"- {line.strip()}" for line in lines[1:]))
     names = found.names
     made.section("Classes").table(
-        ["class", "name", "known", "rows", "labelled", "compactness", "nearest known"],
+        ["class", "name", "known", "rows", "labelled", "confidence", "compactness", "nearest known"],
         [
             [
                 info.id,
@@ -32,21 +32,22 @@ def page(found: Discovery, items: Any = None) -> Page:
                 info.known,
                 info.size,
                 info.labelled,
+                info.confidence,
                 info.compactness,
                 ", ".join(names[j] for j in info.nearest_known),
             ]
             for info in found.classes
         ],
-        caption="Compactness below 1: tighter than the average class.",
+        caption="Confidence near 1: hardly linked to others. Compactness below 1: tighter than the average class.",
     )
-    if found.count is not None:
+    if found.count is not None and found.count.criteria:
         made.section("How many classes").table(
-            ["criterion", "says", "combined"],
-            [[name, value, name in found.count.combined] for name, value in found.count.criteria.items()],
+            ["step", "groups"],
+            [[name, value] for name, value in found.count.criteria.items()],
             digits=0,
-            caption="The estimate is a weighted mean of the combined criteria.",
+            caption="Rows are joined over their neighbour graph; finished groups that look like one class are merged.",
         )
-    novel = sorted((info for info in found.classes if not info.known and info.size), key=lambda one: -one.size)
+    novel = [info for info in found.novel if info.size]
     made.section("Novel classes")
     for info in novel[:GALLERIES]:
         made.text(f"**{info.name}** (class {info.id}, {info.size} rows)")

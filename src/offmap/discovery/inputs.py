@@ -1,4 +1,4 @@
-"""Labels as people have them (numbers, names, gaps) turned into class numbers from 0, and back."""
+"""Read labels as people have them (numbers, names, gaps) as class numbers from 0, and hide some of them on purpose."""
 
 from __future__ import annotations
 
@@ -81,3 +81,36 @@ def _named(column: Any) -> KnownClasses:
     names = np.unique(text[~absent])
     codes = np.where(absent, UNKNOWN, np.searchsorted(names, text)).astype(np.int64)
     return KnownClasses(codes, np.arange(len(names)), names.tolist())
+
+
+def hide_classes(truth: Labels, seed: int) -> tuple[Labels, Labels]:
+    """Hide half of the classes, and half of the rows of the others (thesis, appendix B.3.4).
+
+    What finds hidden known classes well can be expected to find novel ones.
+
+    Parameters
+    ----------
+    truth
+        The class of each row.
+    seed
+        Draws the classes and the rows.
+
+    Returns
+    -------
+    tuple of ndarray
+        The labels that are left, -1 where hidden; the classes that still have some.
+
+    Examples
+    --------
+    >>> given, shown = hide_classes(np.array([0, 0, 1, 1, 2, 2, 3, 3]), seed=0)
+    >>> len(shown), bool(np.isin(given[given >= 0], shown).all())
+    (2, True)
+    """
+    rng = np.random.default_rng(seed)
+    classes = np.unique(truth)
+    shown = np.sort(rng.permutation(classes)[: max(len(classes) // 2, 1)])
+    kept = np.zeros(len(truth), bool)
+    for one in shown:
+        members = rng.permutation(np.flatnonzero(truth == one))
+        kept[members[: max(len(members) // 2, 1)]] = True
+    return np.where(kept, truth, UNKNOWN), shown

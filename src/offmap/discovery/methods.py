@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.discovery.assign import Labels, Rows
+from offmap.discovery.graph_groups import group_by_graph
 from offmap.discovery.kmeans import best_of, class_means, lloyd, plus_plus
 from offmap.discovery.space import group
 from offmap.neighbors.vectors import unit
@@ -45,6 +46,12 @@ METHODS: Registry[Method] = Registry(
 )
 
 
+@METHODS.register("graph")
+def graph(problem: Problem) -> Labels:
+    """Joins over the neighbour graph or k-means on its eigenvectors, whichever is tighter (`group_by_graph`)."""
+    return group_by_graph(problem.rows, problem.codes, problem.n_known, problem.k, problem.seed).labels
+
+
 @METHODS.register("ss-kmeans")
 def ss_kmeans(problem: Problem) -> Labels:
     """Semi-supervised k-means from the constrained Ward tree; plain k-means from a Ward tree without labels."""
@@ -56,7 +63,7 @@ def kmeans(problem: Problem) -> Labels:
     """Plain k-means, best of three starts; groups are named after known classes afterwards."""
     rng = np.random.default_rng(problem.seed)
     fit = best_of(lloyd(problem.rows, plus_plus(problem.rows, problem.k, rng)) for _ in range(3))
-    return named(fit.labels, problem)
+    return name_after_known(fit.labels, problem, exactly=True)
 
 
 @METHODS.register("gcd")
@@ -160,25 +167,35 @@ def hdbscan(problem: Problem) -> Labels:
     if rows.shape[1] > DENSITY_WIDTH and len(rows) > DENSITY_WIDTH:
         rows = PCA(DENSITY_WIDTH, svd_solver="randomized", random_state=problem.seed).fit_transform(rows)
     smallest = min(DENSITY_ROWS, len(rows))
-    return named(HDBSCAN(min_cluster_size=max(smallest, 2), copy=True).fit_predict(rows).astype(np.int64), problem)
+    return name_after_known(
+        HDBSCAN(min_cluster_size=max(smallest, 2), copy=True).fit_predict(rows).astype(np.int64), problem
+    )
 
 
-def named(found: Labels, problem: Problem) -> Labels:
-    """Groups formed without labels, renumbered so that the group matched to known class i is i; labels then hold."""
+def name_after_known(found: Labels, problem: Problem, exactly: bool = False) -> Labels:
+    """Renumber groups formed without labels so that the group matched to known class i is i; labels then hold.
+
+    A known class that no group is left for keeps its labelled rows as a group. When there must be exactly as many
+    groups as asked for, the smallest unnamed ones then become one.
+    """
     from scipy.optimize import linear_sum_assignment
 
     if not problem.n_known:
         return found
-    groups = np.unique(found[found >= 0])
+    groups, position = np.unique(found[found >= 0], return_inverse=True)
     labelled = (problem.codes >= 0) & (found >= 0)
     counts = np.zeros((len(groups), problem.n_known))
     np.add.at(counts, (np.searchsorted(groups, found[labelled]), problem.codes[labelled]), 1)
+    number = np.full(len(groups), -1, np.int64)
     at, of = linear_sum_assignment(counts, maximize=True)
-    taken = {int(groups[i]): int(j) for i, j in zip(at, of, strict=True) if counts[i, j] > 0}
-    free = iter(range(problem.n_known, problem.n_known + len(groups)))
-    number = {int(g): taken[int(g)] if int(g) in taken else next(free) for g in groups}
-    number[-1] = -1
-    renamed = np.array([number[int(g)] for g in found], np.int64)
+    novel = problem.k - problem.n_known
+    matched = (counts[at, of] > 0) | (exactly and novel == 0)
+    number[at[matched]] = of[matched]
+    free = np.flatnonzero(number < 0)
+    free = free[np.argsort(-np.bincount(position, minlength=len(groups))[free], kind="stable")]
+    number[free] = problem.n_known + np.minimum(np.arange(len(free)), novel - 1 if exactly else len(free))
+    renamed = np.full(len(found), -1, np.int64)
+    renamed[found >= 0] = number[position]
     return _with_labels(renamed, problem)
 
 

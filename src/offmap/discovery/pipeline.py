@@ -1,15 +1,17 @@
-"""`discover`: from features and some labels to classes, in one call."""
+"""`discover`: find classes from features and some labels in one call."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from offmap.discovery.assign import Floats, Labels, Rows, check_rows
-from offmap.discovery.choosing import choose, choose_space
-from offmap.discovery.counting import ABSENT, ClassCount, count_classes
+from offmap.discovery.choosing import choose_space
+from offmap.discovery.counting import ClassCount, count_groups
 from offmap.discovery.describe import describe
+from offmap.discovery.graph_groups import group_by_graph
 from offmap.discovery.inputs import KnownClasses, read_labels
 from offmap.discovery.methods import METHODS, Problem
 from offmap.discovery.outliers import LOST, find_outliers
@@ -32,38 +34,49 @@ def discover(
     stability: int = 0,
     texts: Any = None,
 ) -> Discovery:
-    """Find the classes hidden in a pile: how many there are, which rows belong together, which are known after all.
+    """Find the classes among rows of which some, or none, have labels.
 
     Parameters
     ----------
-    features
+    features : array of shape (n_rows, n_columns)
         One row per sample, labelled and unlabelled together: NumPy, torch or a memory map. A memory map is read
-        and prepared block by block; k-means holds none of its rows in memory, the other methods hold all.
-    labels
-        Class numbers with -1 where unknown, or names with `None` where unknown; `None` when nothing is known.
-    n_classes
+        and prepared block by block.
+    labels : array of shape (n_rows,), optional
+        Class numbers with -1 where unknown, or names with `None` where unknown.
+    n_classes : int or "auto", default "auto"
         Known and novel classes together, or ``"auto"`` to estimate it.
-    method
-        ``"auto"`` is ``"spectral"`` on plain rows, unless hidden known classes are found clearly better in another
-        space or by ``"ss-kmeans"``; and that for large or hardly labelled piles. ``"kmeans"`` and ``"gcd"`` are the
-        usual baselines on plain rows; ``"gmm"``, ``"vmf"`` and ``"hdbscan"`` group in other ways.
-    seed
+    method : str, default "auto"
+        ``"auto"`` is ``"graph"``: joins over the neighbour graph, or k-means on its eigenvectors.
+        ``"kmeans"`` and ``"gcd"`` are the usual baselines on plain rows; ``"ss-kmeans"``, ``"spectral"``, ``"gmm"``,
+        ``"vmf"`` and ``"hdbscan"`` group in other ways.
+    seed : int, default 0
         The same seed gives the same answer.
-    space
-        How rows are prepared; chosen by hidden known classes unless given.
-    outliers
+    space : Space, optional
+        How rows are prepared. By default the cosine; columns on very different scales are standardized first, and rows
+        are whitened when that helps known classes that are hidden for the purpose. ``.settings`` says what was done.
+    outliers : bool or float, default False
         Flag rows that belong to no class as -1 instead of forcing them into one. A number is the share of rows
         with a class that may be lost to this; `True` is 0.05.
-    stability
-        Group so many more times with other seeds; rows that change company lose confidence.
-    texts
+    stability : int, default 0
+        Group so many more times with other seeds; rows that change groups lose confidence.
+    texts : sequence of str, optional
         One text per row: novel classes are named by their keywords.
 
     Returns
     -------
     Discovery
-        With ``.labels``, ``.n_classes``, ``.n_classes_interval``, ``.is_novel``, ``.confidence``, ``.exemplars``,
-        ``.summary()``, ``.to_html(path)``.
+        With ``.labels``, ``.n_classes``, ``.n_classes_interval``, ``.is_novel``, ``.confidence``, ``.is_core``,
+        ``.classes``, ``.exemplars``, ``.summary()``, ``.to_html(path)``.
+
+    Raises
+    ------
+    InputError
+        If features, labels or settings cannot be used; the message names the value and the rule.
+
+    See Also
+    --------
+    offmap.discovery.count_classes : only the number of classes.
+    offmap.learn : train a network with the classes found.
 
     Examples
     --------
@@ -80,59 +93,62 @@ def discover(
     if texts is not None and len(texts) != len(array):
         raise InputError(f"discover: {len(texts)} texts for {len(array)} rows; give one per row")
     codes = known.codes
-    name, space = _choose(array, codes, method, space, seed)
+    name = "graph" if method == "auto" else method
+    if space is None:
+        space = Space("cosine") if name in PLAIN else choose_space(array, codes, seed)[0]
     rows = space.prepare(array, codes)
     outside = np.zeros(len(rows), bool)
     if outliers:
         outside = find_outliers(Rows(array, space.metric), codes, LOST if outliers is True else outliers, seed)
     inside = np.flatnonzero(~outside)
-    count: ClassCount | None = None
-    if n_classes != "auto":
-        k = int(n_classes)
-    elif not (codes < 0).any():
-        k = len(known)
-    else:
-        count = count_classes(array, np.where(outside, ABSENT, codes), seed)
-        k = max(count.n_classes, len(known))
-    k = min(k, len(known) + int((codes[inside] < 0).sum()))
-    found = np.full(len(rows), -1, np.int64)
-    problem = Problem(Rows(picked(rows, inside) if outside.any() else rows), k, codes[inside], len(known), seed)
-    found[inside] = _group(problem, name)
-    ids = np.concatenate([known.ids, known.next_id + np.arange(max(int(found.max(initial=-1)) + 1 - len(known), 0))])
-    final = np.where(found >= 0, _compact(np.append(ids, -1)[found], known), -1)
+    view = Rows(picked(rows, inside) if outside.any() else rows)
+    found, shares, count, k = _form_groups(view, codes[inside], len(known), n_classes, name, seed)
+    labels_found = _number(found, known, inside, len(rows))
     given = np.where(codes >= 0, known.ids[codes] if len(known) else -1, -1)
-    names = {int(i): name for i, name in zip(known.ids, known.names, strict=True)}
-    infos, confidence = describe(rows, final, given, known.ids, names)
+    names = {int(i): one for i, one in zip(known.ids, known.names, strict=True)}
+    confidence = None
+    if shares is not None:
+        confidence = np.zeros(len(rows), np.float32)
+        confidence[inside] = shares
+    infos, confidence = describe(rows, labels_found, given, known.ids, names, confidence)
     if stability:
-        confidence[inside] *= _stability(problem, name, found[inside], stability)
+        problem = Problem(view, k, codes[inside], len(known), seed)
+        confidence[inside] *= _stability(problem, name, found, stability)
         confidence[given >= 0] = 1
     settings = {"method": name, "space": str(space), "seed": seed}
-    result = Discovery(final, given, known.ids, confidence, tuple(infos), count, settings, rows=rows)
+    result = Discovery(labels_found, given, known.ids, confidence, tuple(infos), count, settings, rows=rows)
     return result if texts is None else result.name_by_texts(texts)
 
 
-def _choose(array: Any, codes: Labels, name: str, space: Space | None, seed: int) -> tuple[str, Space]:
-    """The method and the space, as asked for or as hidden known classes say."""
-    nothing_to_find = not (codes < 0).any()
-    if space is not None or name in PLAIN or nothing_to_find:
-        return "ss-kmeans" if name == "auto" else name, space or Space("cosine")
-    if name == "auto":
-        return choose(array, codes, seed)
-    return name, choose_space(array, codes, seed)[0]
+def _form_groups(
+    rows: Rows, codes: Labels, n_known: int, n_classes: int | Literal["auto"], name: str, seed: int
+) -> tuple[Labels, Floats | None, ClassCount | None, int]:
+    """Groups, how sure each row is (if the method says), how the classes were counted (if they were), their number."""
+    free = int((codes < 0).sum())
+    if not free and n_classes == "auto":
+        return codes, None, None, n_known
+    if len(rows) == 1:
+        return np.zeros(1, np.int64), None, ClassCount(1, (1, 1)) if n_classes == "auto" else None, 1
+    k = None if n_classes == "auto" else min(int(n_classes), n_known + free)
+    if name == "graph":
+        made = group_by_graph(rows, codes, n_known, k, seed)
+        count = None if k else ClassCount(made.n_groups, made.interval, made.steps)
+        return made.labels, made.confidence, count, made.n_groups
+    count = None
+    if k is None:
+        count = count_groups(rows, codes, n_known, seed)
+        k = count.n_classes
+    return METHODS.get(name)(Problem(rows, k, codes, n_known, seed)), None, count, k
 
 
-def _group(problem: Problem, name: str) -> Labels:
-    if problem.k == problem.n_known and not (problem.codes < 0).any():
-        return problem.codes
-    if len(problem.rows) == 1:
-        return np.zeros(1, np.int64)
-    return METHODS[name](problem)
-
-
-def _compact(labels: Labels, known: KnownClasses) -> Labels:
-    """Novel numbers without gaps, in the order they had; known numbers stay."""
-    novel = np.unique(labels[labels >= known.next_id])
-    return np.where(labels >= known.next_id, known.next_id + np.searchsorted(novel, labels), labels)
+def _number(found: Labels, known: KnownClasses, inside: Labels, n: int) -> Labels:
+    """Class numbers of all rows: known classes keep theirs, novel ones follow without gaps, -1 is an outlier."""
+    novel = np.unique(found[found >= len(known)])
+    numbers = np.concatenate([known.ids, known.next_id + np.arange(len(novel)), [-1]])
+    place = np.where(found >= len(known), len(known) + np.searchsorted(novel, found), found)
+    labels = np.full(n, -1, np.int64)
+    labels[inside] = numbers[place]
+    return labels
 
 
 def _stability(problem: Problem, name: str, found: Labels, times: int) -> Floats:
@@ -141,7 +157,7 @@ def _stability(problem: Problem, name: str, found: Labels, times: int) -> Floats
 
     same = np.zeros(len(found))
     for number in range(1, times + 1):
-        again = _group(Problem(problem.rows, problem.k, problem.codes, problem.n_known, problem.seed + number), name)
+        again = METHODS.get(name)(replace(problem, seed=problem.seed + number))
         partner = match_clusters(found, again)
         same += np.array([partner.get(int(group)) for group in again], object) == found
     return np.asarray(same / times, np.float32)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from offmap import store
 from offmap.discovery.assign import Floats, Labels, Rows
 from offmap.discovery.counting import ClassCount
-from offmap.discovery.describe import ClassInfo, describe
+from offmap.discovery.describe import CORE, ClassInfo, describe
 from offmap.discovery.naming import suggest_names
 from offmap.errors import InputError, MissingError
 
@@ -33,7 +33,8 @@ class Discovery:
     known_ids
         The numbers of the known classes.
     confidence
-        Per row between 0 and 1: 1 for given labels, near 0 halfway between two classes.
+        Per row between 0 and 1: 1 for given labels; otherwise the share of its links to near rows that stay inside its
+        class, or for methods without a graph, nearness to the centre of its class compared with the next one.
     classes
         Every class with its size, exemplars and neighbours.
     count
@@ -73,6 +74,16 @@ class Discovery:
         return np.asarray((self.labels >= 0) & ~np.isin(self.labels, self.known_ids))
 
     @property
+    def is_core(self) -> npt.NDArray[np.bool_]:
+        """Per row: in a class with a confidence of at least 0.5. The others are at the fringe of theirs."""
+        return np.asarray((self.labels >= 0) & (self.confidence >= CORE))
+
+    @property
+    def novel(self) -> tuple[ClassInfo, ...]:
+        """The novel classes, the largest first."""
+        return tuple(sorted((info for info in self.classes if not info.known), key=lambda one: -one.size))
+
+    @property
     def exemplars(self) -> dict[int, list[int]]:
         """Per class the rows to look at first, the most typical one leading."""
         return {info.id: list(info.exemplars) for info in self.classes}
@@ -90,7 +101,7 @@ class Discovery:
 
     def summary(self) -> str:
         """The answer in a few lines of text."""
-        novel = [info for info in self.classes if not info.known]
+        novel = self.novel
         low, high = self.n_classes_interval
         unlabelled = self.given < 0
         to_known = int((unlabelled & np.isin(self.labels, self.known_ids)).sum())
@@ -102,10 +113,13 @@ class Discovery:
         ]
         if self.count is not None:
             lines.append(f"the number of classes: {self.count}")
-        for info in sorted(novel, key=lambda one: -one.size)[:10]:
+        for info in novel[:10]:
             like = ", ".join(self.names[j] for j in info.nearest_known)
             near = f", nearest known: {like}" if like else ""
-            lines.append(f"  {info.name}: {info.size} rows, e.g. rows {list(info.exemplars[:3])}{near}")
+            lines.append(
+                f"  {info.name}: {info.size} rows, confidence {info.confidence:.2f}, "
+                f"e.g. rows {list(info.exemplars[:3])}{near}"
+            )
         return "\n".join(lines)
 
     def rename(self, names: dict[int, str]) -> Discovery:

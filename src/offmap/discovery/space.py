@@ -23,6 +23,7 @@ SMOOTHING_STEPS = 2
 ANCHORS = 30_000
 WRITTEN = 8192  # rows at a time
 FEW_GROUPS = 20
+MIXED, MIXED_ROWS, MIXED_COLUMNS = 20.0, 4096, 200
 MORE_STARTS = 4
 
 
@@ -39,14 +40,19 @@ class Space:
         `None` does not whiten.
     neighbours
         Average each row with so many nearest ones, twice; 0 does not.
+    standardize
+        Give every column mean 0 and standard deviation 1 first.
     """
 
     metric: Metric = "cosine"
     shrinkage: float | None = None
     neighbours: int = 0
+    standardize: bool = False
 
     def __str__(self) -> str:
         parts: list[str] = [self.metric]
+        if self.standardize:
+            parts.append("columns standardized")
         if self.shrinkage is not None:
             parts.append(f"whitened by known classes (shrinkage {self.shrinkage:g})")
         if self.neighbours:
@@ -64,7 +70,12 @@ class Space:
         array([[0.6, 0.8]], dtype=float32)
         """
         rows = _scratch(features)
-        _in_blocks(rows, Rows(features, self.metric).block)
+        source = Rows(features, self.metric)
+        if self.standardize:
+            centre, spread = column_spread(features)
+            _in_blocks(rows, lambda start, stop: self._ended((features[start:stop] - centre) / spread))
+        else:
+            _in_blocks(rows, source.block)
         if self.shrinkage is not None and labels is not None and (labels >= 0).any():
             white = whitening(rows, labels, self.shrinkage)
             centre = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -80,6 +91,40 @@ class Space:
     def to_json(self) -> dict[str, Any]:
         """Plain values to save."""
         return asdict(self)
+
+
+def column_spread(features: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the mean and the standard deviation of every column, 1 for a column that never changes."""
+    total, squares, shift = 0.0, 0.0, np.asarray(features[0], np.float64)
+    for start in range(0, len(features), WRITTEN):
+        block = np.asarray(features[start : start + WRITTEN], np.float64) - shift
+        total, squares = total + block.sum(axis=0), squares + (block**2).sum(axis=0)
+    mean = total / len(features)
+    spread = np.sqrt(np.maximum(squares / len(features) - mean**2, 0))
+    return shift + mean, np.where(spread > 1e-9 * np.maximum(np.abs(shift + mean), 1e-300), spread, 1.0)
+
+
+def has_mixed_scales(features: Any) -> bool:
+    """Tell whether one column would drown the others: the largest spread is 20 times the median one.
+
+    Columns without correlation are principal components, whose spreads differ for a reason; they are left as they are.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> size = rng.normal(size=(200, 1)) + rng.normal(size=(200, 3))
+    >>> has_mixed_scales(size), has_mixed_scales(size * [1, 1, 1000])
+    (False, True)
+    """
+    step = max(len(features) // MIXED_ROWS, 1)
+    some = np.asarray(features[: step * MIXED_ROWS : step], np.float64)
+    spread = some.std(axis=0)
+    live = spread > 1e-9 * np.maximum(np.abs(some).max(axis=0), 1e-300)
+    if live.sum() < 2 or len(some) < 10 or spread[live].max() <= MIXED * np.median(spread[live]):
+        return False
+    largest = np.argsort(-spread, kind="stable")[: min(int(live.sum()), MIXED_COLUMNS)]
+    alike = np.abs(np.corrcoef(some[:, largest].T))
+    return bool((alike.sum() - len(alike)) / (alike.size - len(alike)) > 2 / np.sqrt(len(some)))
 
 
 def whitening(features: Any, labels: Labels, shrinkage: float) -> Floats:

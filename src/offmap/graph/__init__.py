@@ -6,8 +6,10 @@ from offmap.graph.build import (
     augmentation_graph,
     knn_graph,
     label_connections,
+    nearest_neighbors,
+    shared_neighbor_graph,
 )
-from offmap.graph.features import spectral_features
+from offmap.graph.features import labelled_eigenvectors, spectral_features
 from offmap.graph.spectral import Spectrum, eigengap, spectral_embedding
 
 __all__ = [
@@ -18,7 +20,10 @@ __all__ = [
     "eigengap",
     "knn_graph",
     "label_connections",
+    "labelled_eigenvectors",
+    "nearest_neighbors",
     "normalized_adjacency",
+    "shared_neighbor_graph",
     "spectral_embedding",
     "spectral_features",
 ]

@@ -18,6 +18,8 @@ Weights = Literal["binary", "cosine", "gaussian"]
 Symmetry = Literal["union", "mutual", "mean"]
 Setting = Literal["sorl", "nscl"]
 
+PAIRS = 200_000  # edges weighed at a time
+
 
 def knn_graph(
     features: Any,
@@ -57,8 +59,6 @@ def knn_graph(
            [0., 1., 0., 1.],
            [0., 0., 1., 0.]])
     """
-    from offmap.neighbors import Bank
-
     rows = as_array(features, "features")
     if rows.ndim != 2:
         raise InputError(f"knn_graph(features of shape {rows.shape}): one row per node is needed")
@@ -74,8 +74,7 @@ def knn_graph(
     if metric == "cosine" or weights == "cosine":
         unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         rows = unit if metric == "cosine" else rows
-    found, near = Bank.of(rows, normalize=False).search(rows, k + 1)
-    distances, indices = _without_self(np.asarray(found, dtype=np.float64), near)
+    distances, indices = nearest_neighbors(rows, k)
     starts = np.repeat(np.arange(n), k)
     ends = indices.reshape(-1)
     if weights == "binary":
@@ -94,15 +93,65 @@ def knn_graph(
     return ((directed + both) * 0.5).tocsr()
 
 
-def _without_self(
-    distances: npt.NDArray[np.float64], indices: npt.NDArray[Any]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[Any]]:
-    """Drop each row itself from its own list; among exact copies it may stand anywhere, or not at all."""
-    n, width = indices.shape
-    own = indices == np.arange(n)[:, None]
+def nearest_neighbors(rows: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Find the `k` nearest others of each row by exact search: distances and row numbers, nearest first.
+
+    Among exact copies a row may stand anywhere in its own list, or not at all; it is dropped either way.
+
+    Examples
+    --------
+    >>> nearest_neighbors(np.array([[0.0], [1.0], [5.0]], np.float32), 1)[1].tolist()
+    [[1], [0], [1]]
+    """
+    from offmap.neighbors import Bank
+
+    found, near = Bank.of(rows, normalize=False).search(rows, k + 1)
+    own = near == np.arange(len(rows))[:, None]
     own[~own.any(axis=1), -1] = True
-    keep = ~own
-    return distances[keep].reshape(n, width - 1), indices[keep].reshape(n, width - 1)
+    distances = np.asarray(found, dtype=np.float64)[~own].reshape(len(rows), k)
+    return distances, near[~own].reshape(len(rows), k).astype(np.int64)
+
+
+def directed_graph(neighbors: npt.NDArray[np.int64]) -> Matrix:
+    """Return the sparse 0/1 adjacency with an edge from each row to each of its neighbours."""
+    n, k = neighbors.shape
+    edges = (np.ones(n * k), neighbors.reshape(-1), np.arange(0, n * k + 1, k))
+    return sparse.csr_array(edges, shape=(n, n))
+
+
+def shared_neighbor_graph(neighbors: npt.NDArray[np.int64]) -> Matrix:
+    """Weigh the edges of a neighbour graph by the share of neighbours that both ends have in common.
+
+    The weight is the Jaccard index of the two lists of neighbours, each row counted in its own list. Edges that leave a
+    class become weak, also where the class has fewer rows than there are neighbours.
+
+    Parameters
+    ----------
+    neighbors
+        For each row the numbers of its nearest others.
+
+    Returns
+    -------
+    scipy.sparse.csr_array
+        Symmetric, nodes × nodes, without loops.
+
+    Examples
+    --------
+    >>> shared_neighbor_graph(np.array([[1], [0], [1]])).toarray().round(2)
+    array([[0.  , 1.  , 0.  ],
+           [1.  , 0.  , 0.33],
+           [0.  , 0.33, 0.  ]])
+    """
+    n, k = neighbors.shape
+    lists = directed_graph(neighbors) + sparse.eye_array(n, format="csr")
+    pairs = sparse.triu(lists + lists.T, 1).tocoo()
+    shared = np.empty(pairs.nnz)
+    for start in range(0, pairs.nnz, PAIRS):
+        part = slice(start, start + PAIRS)
+        shared[part] = np.asarray(lists[pairs.row[part]].multiply(lists[pairs.col[part]]).sum(axis=1)).ravel()
+    weights = shared / (2 * (k + 1) - shared)
+    upper = sparse.csr_array((weights, (pairs.row, pairs.col)), shape=(n, n))
+    return (upper + upper.T).tocsr()
 
 
 def label_connections(labels: Any, transition: Matrix | None = None) -> Matrix:

@@ -59,13 +59,36 @@ def spectral_features(
     >>> spectral_features(rows, np.full(40, -1), 4, neighbours=5).shape
     (40, 6)
     """
-    n = len(rows)
-    graph = knn_graph(rows, min(neighbours, n - 1))
+    graph = knn_graph(rows, min(neighbours, len(rows) - 1))
+    wanted = columns or math.ceil(PER_CLASS * n_classes)
+    return unit_and_length(labelled_eigenvectors(graph, codes, wanted, eta_l=eta_l, diffusion=diffusion, seed=seed))[0]
+
+
+def labelled_eigenvectors(
+    graph: Any,
+    codes: npt.NDArray[np.int64],
+    columns: int,
+    *,
+    eta_l: float = 4.0,
+    diffusion: float = 4.0,
+    seed: int = 0,
+) -> npt.NDArray[np.float64]:
+    """Return the leading eigenvectors of a graph with labelled cliques, weighed by powers of their eigenvalues.
+
+    Parameters
+    ----------
+    graph
+        Sparse and symmetric, rows × rows.
+    codes, eta_l, diffusion, seed
+        As in `spectral_features`.
+    columns
+        How many eigenvectors; at most one fewer than rows.
+    """
+    n = len(codes)
     known = codes[codes >= 0]
     whole: Any = graph / graph.sum()
     if len(known):
         whole = add_labels(whole, codes, eta_l=eta_l * len(known) / n / len(np.unique(known)))
-    wanted = min(columns or math.ceil(PER_CLASS * n_classes), n - 1)
-    spectrum = spectral_embedding(whole, wanted, seed=seed, tolerance=TOLERANCE)
-    vectors = spectrum.vectors * np.clip(spectrum.values, 0.0, None) ** diffusion
-    return unit_and_length(vectors)[0]
+    spectrum = spectral_embedding(whole, min(columns, n - 1), seed=seed, tolerance=TOLERANCE)
+    vectors: npt.NDArray[np.float64] = spectrum.vectors * np.clip(spectrum.values, 0.0, None) ** diffusion
+    return vectors

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from offmap.discovery.assign import Rows
+from offmap.discovery.inputs import hide_classes
 from offmap.discovery.kmeans import class_means, lloyd
 from offmap.discovery.space import group, smooth
 from offmap.metrics.clustering import open_world_accuracy
@@ -82,23 +81,3 @@ def balance_helps(features: Floats, codes: Codes, seed: int) -> bool:
         free, even = (open_world_accuracy(truth[hidden], found[hidden], shown).all for found in both)
         gains.append(even - free)
     return float(np.mean(gains)) > 0
-
-
-def hide_classes(truth: npt.NDArray[Any], seed: int) -> tuple[Codes, Codes]:
-    """Labels with half of the classes hidden and half of the samples of the others (thesis, appendix B.3.4); the
-    classes shown.
-
-    Examples
-    --------
-    >>> given, shown = hide_classes(np.array([0, 0, 1, 1, 2, 2, 3, 3]), seed=0)
-    >>> len(shown), bool(np.isin(given[given >= 0], shown).all())
-    (2, True)
-    """
-    rng = np.random.default_rng(seed)
-    classes = np.unique(truth)
-    shown = np.sort(rng.permutation(classes)[: max(len(classes) // 2, 1)])
-    kept = np.zeros(len(truth), bool)
-    for one in shown:
-        members = rng.permutation(np.flatnonzero(truth == one))
-        kept[members[: max(len(members) // 2, 1)]] = True
-    return np.where(kept, truth, -1), shown

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from offmap.activations import as_array
-from offmap.discovery.inputs import read_labels
+from offmap.discovery.inputs import hide_classes, read_labels
 from offmap.errors import InputError
 from offmap.learning.closed_form import GRID as SPECTRAL_GRID
 from offmap.learning.closed_form import SPECTRAL
-from offmap.learning.grouping import hide_classes
 from offmap.learning.inputs import as_inputs
 from offmap.learning.learn import AUTO, learn
 from offmap.learning.objectives import objective as get_objective
