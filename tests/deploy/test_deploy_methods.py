@@ -14,8 +14,8 @@ from deploy_kit import CLASSES, agrees, run, world
 from torch import nn
 
 import offmap
-from offmap.deploy.drawing import drawn
 from offmap.deploy.guards import GuardFormula
+from offmap.deploy.tracing import trace_module
 from offmap.deploy.verdicts import Verdicts
 from offmap.detection.calibration import Calibration
 from offmap.detection.registry import example_specs
@@ -83,7 +83,7 @@ def drawn_scores(guards: dict[str, offmap.Detector]) -> Callable[[offmap.Activat
     features, logits = (torch.from_numpy(np.array(array[:4])) for array in (world().acts.features, world().acts.logits))
     module = Together([GuardFormula(guard, True, CLASSES) for guard in guards.values()])
     names = [f"score{place}" for place in range(len(guards))]
-    model = drawn(module, {"features": features, "logits": logits}, names, None, str)
+    model = trace_module(module, {"features": features, "logits": logits}, names, None, str)
     session = onnxruntime.InferenceSession(onnx_ir.to_proto(model).SerializeToString())
     assert [output.type for output in session.get_outputs()] == ["tensor(double)"] * len(guards)
 
@@ -152,7 +152,7 @@ def test_a_p_value_of_exactly_alpha_is_not_above_it() -> None:
     """0.35 is 0.34999999 in float32: a graph that rounds it would call such an input known."""
     calibration = Calibration.of(np.arange(19.0), tpr=0.65)
     score, logits = torch.arange(20, dtype=torch.float64), torch.zeros(20, 2)
-    model = drawn(Judging(calibration), {"score": score, "logits": logits}, ["p_value", "known"], None, str)
+    model = trace_module(Judging(calibration), {"score": score, "logits": logits}, ["p_value", "known"], None, str)
     session = onnxruntime.InferenceSession(onnx_ir.to_proto(model).SerializeToString())
     p_value, known = session.run(None, {"score": score.numpy(), "logits": logits.numpy()})
     expected = calibration.verdicts(score.numpy())

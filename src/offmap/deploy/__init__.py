@@ -1,5 +1,5 @@
 """A model and its guard as one ONNX graph that runs where nothing of offmap is installed."""
 
-from offmap.deploy.exporting import Exported, export
+from offmap.deploy.exporter import Exported, export
 
 __all__ = ["Exported", "export"]

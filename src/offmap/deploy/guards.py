@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from offmap.deploy.drawing import drawn, two_rows
+from offmap.deploy.tracing import repeat_single_row, trace_module
 from offmap.deploy.verdicts import Verdicts
 from offmap.detection import Detector
 from offmap.detection.batch import ActivationBatch, TensorHead
@@ -34,11 +34,11 @@ class GuardFormula(nn.Module):
 
     Parameters
     ----------
-    guard
+    guard : Detector
         Fitted and calibrated.
-    from_head
+    from_head : bool
         Whether features are what goes into the linear head; otherwise they are averaged over positions.
-    n_classes
+    n_classes : int
         How many logits there are.
     """
 
@@ -52,11 +52,11 @@ class GuardFormula(nn.Module):
         self.verdicts = Verdicts(guard.calibration, n_classes)
 
     def score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """The detector's score in float64."""
+        """Compute the detector's score in float64."""
         return self.formula(ActivationBatch(features, logits, self.head)).double()
 
     def forward(self, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Score and p-value in float32, and the verdict, which was reached in float64."""
+        """Compute score and p-value in float32, and the verdict, which was reached in float64."""
         features, logits = given
         rows = (features.flatten(1) if self.from_head else pool_positions(features)).float()
         classes = logits.flatten(1).float()
@@ -66,10 +66,10 @@ class GuardFormula(nn.Module):
         return score.float(), p_value.float(), known
 
 
-def guard_graph(guard: Detector, features: Tensor, logits: Tensor, from_head: bool, opset: int | None) -> Any:
-    """The graph from features and logits to score, p-value and verdict; an `onnx_ir.Model`."""
+def trace_guard(guard: Detector, features: Tensor, logits: Tensor, from_head: bool, opset: int | None) -> Any:
+    """Trace a guard from features and logits to score, p-value and verdict; an `onnx_ir.Model`."""
     formula = GuardFormula(guard, from_head, logits.flatten(1).shape[1]).eval()
-    examples = {"features": two_rows(features), "logits": two_rows(logits)}
+    examples = {"features": repeat_single_row(features), "logits": repeat_single_row(logits)}
 
     def failed(reason: str) -> str:
         return (
@@ -77,7 +77,7 @@ def guard_graph(guard: Detector, features: Tensor, logits: Tensor, from_head: bo
             "formula() in tensor operations beside its score()"
         )
 
-    return drawn(formula, examples, OUTPUTS, opset, failed)
+    return trace_module(formula, examples, OUTPUTS, opset, failed)
 
 
 def check_exportable(guard: Detector) -> None:

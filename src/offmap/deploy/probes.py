@@ -23,7 +23,7 @@ Inputs = Any  # an array, or a mapping of arrays and settings by the names of a 
 
 
 def as_inputs(example: Any) -> Inputs:
-    """At most `REAL` inputs as NumPy arrays, from an array, a mapping, or a loader of batches.
+    """Read at most `REAL` inputs as NumPy arrays from an array, a mapping, or a loader of batches.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def as_inputs(example: Any) -> Inputs:
     parts: list[Inputs] = []
     for item in read_batches(_without_labels(given)):
         parts.append(_arrays(item.inputs))
-        if sum(map(count, parts)) >= REAL:
+        if sum(map(count_inputs, parts)) >= REAL:
             break
     if not isinstance(parts[0], Mapping):
         return np.concatenate(parts)[:REAL]
@@ -42,7 +42,7 @@ def as_inputs(example: Any) -> Inputs:
         name: np.concatenate([part[name] for part in parts]) if is_array(value) else value
         for name, value in parts[0].items()
     }
-    return rows_of(whole, slice(0, REAL))
+    return take_rows(whole, slice(0, REAL))
 
 
 def _without_labels(batches: Any) -> Iterator[Any]:
@@ -59,8 +59,8 @@ def _arrays(inputs: Any) -> Inputs:
     return as_array(inputs, "example")
 
 
-def declared_inputs(net: Network, seed: int) -> Inputs:
-    """Noise in the shape that an ONNX file declares for its inputs."""
+def make_declared_inputs(net: Network, seed: int) -> Inputs:
+    """Make noise in the shape that an ONNX file declares for its inputs."""
     backend = net.backend
     if isinstance(backend, OnnxBackend):
         graph = backend.model.graph
@@ -70,21 +70,21 @@ def declared_inputs(net: Network, seed: int) -> Inputs:
         floats = all(kind.elem_type in FLOATS for kind in kinds.values())
         if floats and all(shape and min(shape) > 0 for shape in shapes.values()):
             empty = {name: np.empty((1, *shape), np.float32) for name, shape in shapes.items()}
-            return noise_like(empty if len(empty) > 1 else next(iter(empty.values())), BATCH, seed)
+            return make_noise(empty if len(empty) > 1 else next(iter(empty.values())), BATCH, seed)
     raise InputError(
         "export: the shape of the model's inputs is not known; give some of them as example=..., on the command line "
         "as --check DATA, or the shape of one as --shape 3,32,32"
     )
 
 
-def noise_like(inputs: Inputs, rows: int, seed: int) -> Inputs:
-    """Gaussian noise in the shape of some inputs; `None` when any of them does not hold real numbers.
+def make_noise(inputs: Inputs, rows: int, seed: int) -> Inputs:
+    """Make Gaussian noise in the shape of some inputs; `None` when any of them does not hold real numbers.
 
     Examples
     --------
-    >>> noise_like(np.zeros((1, 3)), rows=2, seed=0).shape
+    >>> make_noise(np.zeros((1, 3)), rows=2, seed=0).shape
     (2, 3)
-    >>> noise_like({"tokens": np.zeros((1, 3), np.int64)}, rows=2, seed=0)
+    >>> make_noise({"tokens": np.zeros((1, 3), np.int64)}, rows=2, seed=0)
     """
     rng = np.random.default_rng(seed)
     parts = inputs if isinstance(inputs, Mapping) else {"": inputs}
@@ -95,25 +95,25 @@ def noise_like(inputs: Inputs, rows: int, seed: int) -> Inputs:
     return {**parts, **made} if isinstance(inputs, Mapping) else made[""]
 
 
-def probes(inputs: Inputs, seed: int) -> Iterator[Inputs]:
-    """Batches to try: one input alone, the inputs given in batches, and noise."""
-    yield rows_of(inputs, slice(0, 1))
-    size = min(count(inputs), REAL)
+def make_probes(inputs: Inputs, seed: int) -> Iterator[Inputs]:
+    """Yield batches to try: one input alone, the inputs given in batches, and noise."""
+    yield take_rows(inputs, slice(0, 1))
+    size = min(count_inputs(inputs), REAL)
     for start in range(0, size, BATCH):
-        yield rows_of(inputs, slice(start, min(start + BATCH, size)))
-    noise = noise_like(inputs, NOISE, seed)
+        yield take_rows(inputs, slice(start, min(start + BATCH, size)))
+    noise = make_noise(inputs, NOISE, seed)
     if noise is not None:
         yield noise
 
 
-def rows_of(inputs: Inputs, rows: slice) -> Inputs:
-    """Some rows of inputs."""
+def take_rows(inputs: Inputs, rows: slice) -> Inputs:
+    """Take some rows of inputs."""
     if isinstance(inputs, Mapping):
         return {name: value[rows] if is_array(value) else value for name, value in inputs.items()}
     return inputs[rows]
 
 
-def count(inputs: Inputs) -> int:
-    """How many inputs there are."""
+def count_inputs(inputs: Inputs) -> int:
+    """Count the inputs."""
     array: Array = next(v for v in inputs.values() if is_array(v)) if isinstance(inputs, Mapping) else inputs
     return len(array)

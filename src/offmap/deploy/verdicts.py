@@ -17,9 +17,9 @@ class Verdicts(nn.Module):
 
     Parameters
     ----------
-    calibration
+    calibration : Calibration
         Of the guard.
-    n_classes
+    n_classes : int
         How many logits the network has; for a calibration by class.
 
     Examples
@@ -31,7 +31,7 @@ class Verdicts(nn.Module):
 
     def __init__(self, calibration: Calibration, n_classes: int) -> None:
         super().__init__()
-        # as in Calibration.verdicts; a tensor, since a plain number would be drawn in float32
+        # as in Calibration.verdicts; a tensor, since a plain number would be traced in float32
         self.alpha = torch.tensor(1 - calibration.tpr + 1e-12, dtype=torch.float64)
         self.by_class = calibration.classes is not None
         scores = calibration.scores.astype(np.float64)
@@ -46,7 +46,7 @@ class Verdicts(nn.Module):
         self.sizes = torch.tensor([len(group) for group in groups])
 
     def forward(self, score: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """P-values in float64, and whether each input is known."""
+        """Compute p-values in float64, and whether each input is known."""
         if self.by_class:
             predicted = logits.argmax(dim=1)
             counts, sizes = (self.table[predicted] <= score[:, None]).sum(dim=1), self.sizes[predicted]

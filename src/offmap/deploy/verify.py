@@ -1,4 +1,4 @@
-"""Whether a guarded graph in ONNX Runtime says what the network and its guard say in Python."""
+"""Compare a guarded graph in ONNX Runtime with the network and its guard in Python."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from offmap.deploy.drawing import packages
-from offmap.deploy.joining import ALL_OUTPUTS
+from offmap.deploy.graphs import ALL_OUTPUTS
+from offmap.deploy.tracing import import_packages
 from offmap.detection import Detector
 from offmap.detection.calibration import Verdicts
 from offmap.errors import VerificationError
@@ -36,8 +36,8 @@ class Agreement:
     difference: float
 
 
-def references(net: Network, guard: Detector, batches: Iterable[Any]) -> list[Reference]:
-    """What the Python path says of some batches."""
+def collect_references(net: Network, guard: Detector, batches: Iterable[Any]) -> list[Reference]:
+    """Run the Python path over some batches."""
     found = []
     for batch in batches:
         acts = net(batch)
@@ -45,7 +45,7 @@ def references(net: Network, guard: Detector, batches: Iterable[Any]) -> list[Re
     return found
 
 
-def agreement(path: Path, guard: Detector, expected: list[Reference], tolerance: float) -> Agreement:
+def check_agreement(path: Path, guard: Detector, expected: list[Reference], tolerance: float) -> Agreement:
     """Run a graph on every batch and compare; a `VerificationError` says what differs.
 
     Scores may differ by `tolerance` times their size, which is the score itself or the spread of the calibration
@@ -55,7 +55,7 @@ def agreement(path: Path, guard: Detector, expected: list[Reference], tolerance:
     calibration = guard.calibration.scores
     finite = calibration[np.isfinite(calibration)]
     spread = float(finite.std()) if len(finite) else 0.0
-    session = session_for(path)
+    session = open_session(path)
     worst, inputs = 0.0, 0
     for batch in expected:
         try:
@@ -72,9 +72,9 @@ def agreement(path: Path, guard: Detector, expected: list[Reference], tolerance:
     return Agreement(inputs, worst)
 
 
-def session_for(path: Path) -> Any:
-    """A graph file in ONNX Runtime on the CPU."""
-    _, _, runtime = packages()
+def open_session(path: Path) -> Any:
+    """Open a graph file in ONNX Runtime on the CPU."""
+    _, _, runtime = import_packages()
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # of its remarks on a graph only errors are of use here
     try:

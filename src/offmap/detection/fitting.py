@@ -290,7 +290,7 @@ class Fitting:
                 self.prepared(place, ActivationBatch())
         combiner = self.combiner("cpu") if self.plan.is_sum else None
         weight = self.plan.weights[0]
-        factor = torch.tensor(weight, dtype=torch.float64)  # a plain number would be drawn in float32
+        factor = torch.tensor(weight, dtype=torch.float64)  # a plain number would be traced in float32
 
         live = None if combiner is None else combiner.live
 

@@ -1,4 +1,4 @@
-"""Drawing a torch module as an ONNX graph: `torch.onnx` with its noise kept down and its digits kept."""
+"""From a torch module to an ONNX graph: `torch.onnx` without its messages, and without losing digits."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from offmap.errors import DependencyError, InputError
 
-OPSET = 18  # the oldest that torch draws; models in older ones are brought up to it
+OPSET = 18  # the oldest that torch writes; models in older ones are brought up to it
 
 
-def packages() -> tuple[Any, Any, Any]:
-    """`onnx`, `onnx_ir` and `onnxruntime`, or a sentence that says how to get them."""
+def import_packages() -> tuple[Any, Any, Any]:
+    """Import `onnx`, `onnx_ir` and `onnxruntime`, or raise a sentence that says how to get them."""
     try:
         import onnx
         import onnx_ir
         import onnxruntime
-        import onnxscript  # noqa: F401 - torch.onnx draws with it
+        import onnxscript  # noqa: F401 - torch.onnx needs it
     except ImportError as error:
         raise DependencyError(
             f"offmap.export needs onnx, onnxscript and onnxruntime ({error}): pip install offmap[onnx]"
@@ -30,29 +30,39 @@ def packages() -> tuple[Any, Any, Any]:
     return onnx, onnx_ir, onnxruntime
 
 
-def drawn(
+def trace_module(
     module: nn.Module,
     inputs: dict[str, Tensor],
     outputs: Sequence[str],
     opset: int | None,
     failed: Callable[[str], str],
 ) -> Any:
-    """The graph of a module that takes tensors in order, for any batch size; an `onnx_ir.Model`.
+    """Trace a module that takes tensors in order into a graph for any batch size.
 
     Parameters
     ----------
-    module
+    module : nn.Module
         In evaluation mode.
-    inputs
+    inputs : dict of str to Tensor
         Examples of its inputs by the names they get, at least two rows each.
-    outputs
+    outputs : sequence of str
         The names of what it returns.
-    opset
-        The version of ONNX's operators; torch's choice when absent.
-    failed
-        The sentence to raise, from torch's reason.
+    opset : int or None
+        The version of ONNX's operators; torch's choice when `None`.
+    failed : callable
+        Makes the sentence to raise from torch's reason.
+
+    Returns
+    -------
+    onnx_ir.Model
+        The graph.
+
+    Raises
+    ------
+    InputError
+        If torch cannot trace the module.
     """
-    packages()
+    import_packages()
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
@@ -66,7 +76,7 @@ def drawn(
                 dynamo=True,
                 verbose=False,
             )
-    except Exception as error:  # torch raises kinds of its own for everything it cannot draw
+    except Exception as error:  # torch raises kinds of its own for everything it cannot trace
         raise InputError(failed(_reason(error))) from error
     assert program is not None
     return _without_traces(program.model)
@@ -87,13 +97,13 @@ def _without_traces(model: Any) -> Any:
     return model
 
 
-def two_rows(tensor: Tensor) -> Tensor:
-    """At least two rows: what torch draws from one row would fit one row only."""
+def repeat_single_row(tensor: Tensor) -> Tensor:
+    """Repeat a single row: what torch traces from one row would fit one row only."""
     return tensor if len(tensor) > 1 else torch.cat([tensor, tensor])
 
 
 def _precise() -> dict[Any, Callable[[Any], Any]]:
-    """`log1p` and `expm1` with all their digits; torch would draw log(1 + x) and exp(x) - 1, which lose small x.
+    """`log1p` and `expm1` with all their digits; torch would trace log(1 + x) and exp(x) - 1, which lose small x.
 
     With u = 1 + x rounded, log(u)·x/(u - 1) is log1p(x) to a few units in the last place, and likewise
     (u - 1)·x/log(u) with u = exp(x) is expm1(x) (Kahan; Higham 2002, sec. 1.14.1).

@@ -13,12 +13,12 @@ import numpy as np
 import offmap
 from offmap import store
 from offmap.activations import Head
-from offmap.deploy.drawing import packages
-from offmap.deploy.guards import check_exportable, guard_graph
-from offmap.deploy.joining import described, joined, written
-from offmap.deploy.probes import BATCH, as_inputs, declared_inputs, noise_like, probes, rows_of
-from offmap.deploy.tapped import tapped
-from offmap.deploy.verify import Agreement, agreement, references
+from offmap.deploy.graphs import add_metadata, join_graphs, write_graph
+from offmap.deploy.guards import check_exportable, trace_guard
+from offmap.deploy.probes import BATCH, as_inputs, make_declared_inputs, make_noise, make_probes, take_rows
+from offmap.deploy.taps import tap_network
+from offmap.deploy.tracing import import_packages
+from offmap.deploy.verify import Agreement, check_agreement, collect_references
 from offmap.detection import Detector
 from offmap.errors import InputError, OffmapError, StoreError
 from offmap.network import Network
@@ -34,15 +34,15 @@ class Exported:
 
     Parameters
     ----------
-    path, data
+    path, data : Path
         The graph, and the file of weights beside it where there is one.
-    method
+    method : str
         The guard's text form.
-    tpr, threshold
+    tpr, threshold : float
         Of the calibration; no single threshold where it is by class.
-    checked
+    checked : int
         How many inputs were compared.
-    difference
+    difference : float
         The largest difference between scores, in units of their size.
     """
 
@@ -83,31 +83,31 @@ def export(
 
     Parameters
     ----------
-    model
+    model : nn.Module, Network, OpenWorldModel, Deployment, str or path
         An ``nn.Module``, a `Network`, an ``.onnx`` file, ``"package.module:factory"``, or a model that `offmap.learn`
         made, as an object or as its file. Or a `Deployment` or its file, which brings its own guard and class names.
-    guard
+    guard : Detector, str or path, optional
         Left out for a deployment. Else a detector, fitted and calibrated, or its file. Methods whose score is a
         formula of features and logits can be exported; others are refused with the reason.
-    path
+    path : str or path, default="guarded.onnx"
         The file to write, such as ``guarded.onnx``.
-    example
+    example : array, mapping or loader, optional
         Inputs as the model takes them: an array, a tensor, a mapping of its arguments, or a loader of such batches.
         They give the shape, and real ones make the comparison worth more.
-    shape
+    shape : sequence of int, optional
         Of one input, instead of an example. An ONNX file that declares the shape of its inputs needs neither.
-    weights
+    weights : str or path, optional
         For an import path: the file of weights to load.
-    layer
+    layer : str, optional
         The layer to tap, as for `Network`; give what the guard was fitted with.
-    classes
+    classes : sequence of str, optional
         Names of the classes, kept in the file.
-    tolerance
+    tolerance : float, default=1e-4
         How far scores may lie apart, relative to their size.
-    external_data
+    external_data : bool, default=False
         Keep the weights in a file of their own beside the graph, as happens by itself beyond 2 GB.
-    seed
-        Of the noise.
+    seed : int, default=0
+        Seed of the noise.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def export(
     >>> exported.method, exported.tpr
     ('energy', 0.9)
     """
-    packages()
+    import_packages()
     file = Path(path)
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance={tolerance}: give a small share of the size of scores, such as 1e-4")
@@ -144,17 +144,17 @@ def export(
         check_exportable(checked)
         net, own_classes, own_shape = _network(model, weights, layer)
     inputs = _inputs(net, example, shape or own_shape, seed)
-    few = rows_of(inputs, slice(0, 2))
+    few = take_rows(inputs, slice(0, 2))
     _check_classes(classes, _classes(net, few))
     _same_head(checked, net)
-    expected = references(net, checked, probes(inputs, seed))
-    graph = tapped(net, few)
-    drawn = guard_graph(checked, graph.seen_features, graph.seen_logits, graph.from_head, graph.opset)
-    whole = joined(graph, drawn)
-    described(whole, checked, str(net.backend.tap), classes or own_classes, offmap.__version__)
+    expected = collect_references(net, checked, make_probes(inputs, seed))
+    graph = tap_network(net, few)
+    traced = trace_guard(checked, graph.seen_features, graph.seen_logits, graph.from_head, graph.opset)
+    whole = join_graphs(graph, traced)
+    add_metadata(whole, checked, str(net.backend.tap), classes or own_classes, offmap.__version__)
     found: list[Agreement] = []
-    data = written(
-        whole, file, external_data, lambda trial: found.append(agreement(trial, checked, expected, tolerance))
+    data = write_graph(
+        whole, file, external_data, lambda trial: found.append(check_agreement(trial, checked, expected, tolerance))
     )
     calibration = checked.calibration
     assert calibration is not None
@@ -173,10 +173,10 @@ def _deployment(model: Any) -> Deployment | None:
 
 
 def _deployed_network(deployment: Deployment, example: Any) -> tuple[Network, tuple[int, ...] | None]:
-    """Return a network that can be drawn as a graph, and the shape of its inputs where it is known."""
+    """Return a network that can be traced as a graph, and the shape of its inputs where it is known."""
     network = deployment.network
     if isinstance(network, ExtendedNetwork):
-        return network.merge(None if example is None else rows_of(as_inputs(example), slice(0, 2))), None
+        return network.merge(None if example is None else take_rows(as_inputs(example), slice(0, 2))), None
     if network is not None:
         return network, None
     head = deployment.head
@@ -218,10 +218,10 @@ def _inputs(net: Network, example: Any, shape: Sequence[int] | None, seed: int) 
     if example is not None:
         return as_inputs(example)
     if shape is None:
-        return declared_inputs(net, seed)
+        return make_declared_inputs(net, seed)
     if min(shape, default=0) < 1:
         raise InputError(f"shape={tuple(shape)}: give the sizes of one input, such as (3, 32, 32)")
-    return noise_like(np.empty((1, *shape), np.float32), BATCH, seed)
+    return make_noise(np.empty((1, *shape), np.float32), BATCH, seed)
 
 
 def _classes(net: Network, inputs: Any) -> int:

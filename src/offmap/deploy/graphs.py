@@ -1,4 +1,4 @@
-"""One graph from two: the guard's nodes are put behind the model's, and what the file should say of itself beside."""
+"""Join the model's graph and the guard's, add what the file says of itself, and write it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from offmap import store
-from offmap.deploy.drawing import packages
 from offmap.deploy.guards import OUTPUTS
-from offmap.deploy.tapped import Tapped
+from offmap.deploy.taps import TappedModel
+from offmap.deploy.tracing import import_packages
 from offmap.detection import Detector
 from offmap.errors import InputError, StoreError
 
@@ -21,9 +21,9 @@ ALL_OUTPUTS = (LOGITS, *OUTPUTS)
 LARGEST = 2**31 - 2**26  # bytes of weights; a protobuf file ends at 2 GB, and nodes take some of it
 
 
-def joined(tapped: Tapped, guard: Any) -> Any:
-    """The model's graph with the guard's behind it, and the four outputs; both graphs are used up."""
-    _, ir, _ = packages()
+def join_graphs(tapped: TappedModel, guard: Any) -> Any:
+    """Put the guard's graph behind the model's, with four outputs; both graphs are used up."""
+    _, ir, _ = import_packages()
     model = tapped.model
     _free_names(model, tapped.logits)
     for value, own in zip(guard.graph.inputs, (tapped.features, tapped.logits), strict=True):
@@ -69,7 +69,7 @@ def _free_names(model: Any, logits: Any) -> None:
                 value.name = f"{value.name}.model"
 
 
-def described(model: Any, guard: Detector, tap: str, classes: Sequence[str] | None, version: str) -> None:
+def add_metadata(model: Any, guard: Detector, tap: str, classes: Sequence[str] | None, version: str) -> None:
     """Write into the graph what it is: any runtime can read these texts without offmap."""
     calibration = guard.calibration
     assert calibration is not None
@@ -87,21 +87,32 @@ def described(model: Any, guard: Detector, tap: str, classes: Sequence[str] | No
     model.metadata_props.update({name: text for name, text in facts.items() if text})
 
 
-def written(model: Any, path: Path, external_data: bool, verify: Callable[[Path], None]) -> Path | None:
+def write_graph(model: Any, path: Path, external_data: bool, verify: Callable[[Path], None]) -> Path | None:
     """Write the graph, whole or not at all, once `verify` has found nothing wrong with it.
 
     Weights go to a second file beside it when asked, or when one file cannot hold them. Its name holds a checksum, so
     that a crash between the two renames leaves the old pair or the new one.
 
+    Parameters
+    ----------
+    model : onnx_ir.Model
+        The whole graph.
+    path : Path
+        The file to write.
+    external_data : bool
+        Whether weights go to a second file.
+    verify : callable
+        Takes a trial file and raises if something is wrong with it.
+
     Returns
     -------
-    data
+    Path or None
         The second file, if there is one.
     """
-    _, ir, _ = packages()
+    _, ir, _ = import_packages()
     if not path.parent.is_dir():
         raise StoreError(f"{path}: the folder {path.parent} does not exist")
-    apart = external_data or weight_bytes(model) > LARGEST
+    apart = external_data or count_weight_bytes(model) > LARGEST
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         trial = Path(folder) / path.name
         name = f"{path.stem}-{_checksum(model)}.data" if apart else None
@@ -125,8 +136,8 @@ def written(model: Any, path: Path, external_data: bool, verify: Callable[[Path]
         return data
 
 
-def weight_bytes(model: Any) -> int:
-    """How many bytes the weights of a graph take."""
+def count_weight_bytes(model: Any) -> int:
+    """Count the bytes that the weights of a graph take."""
     tensors = (value.const_value for value in model.graph.initializers.values())
     return sum(int(tensor.nbytes) for tensor in tensors if tensor is not None)
 

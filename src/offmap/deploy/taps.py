@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offmap.deploy.drawing import OPSET, drawn, packages, two_rows
+from offmap.deploy.tracing import OPSET, import_packages, repeat_single_row, trace_module
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.network.batches import is_array
@@ -23,7 +23,7 @@ INPUT = "input"
 
 
 @dataclass(frozen=True)
-class Tapped:
+class TappedModel:
     """A graph (`onnx_ir.Model`), its two tapped values, and what they held for some inputs."""
 
     model: Any
@@ -39,13 +39,13 @@ class Tapped:
         return int(self.model.opset_imports[""])
 
 
-def tapped(net: Network, inputs: Any) -> Tapped:
-    """The network as a graph, after it has run on these inputs once."""
+def tap_network(net: Network, inputs: Any) -> TappedModel:
+    """Turn a network into a graph, after it has run on these inputs once."""
     backend = net.backend
     return _from_file(backend, inputs) if isinstance(backend, OnnxBackend) else _from_torch(backend, inputs)
 
 
-def _from_torch(backend: Any, inputs: Any) -> Tapped:
+def _from_torch(backend: Any, inputs: Any) -> TappedModel:
     assert isinstance(backend, TorchBackend)
     with preserve_state(backend.models, torch.device("cpu")), preserve_rng(seed=0), torch.no_grad():
         few = backend.prepared(inputs)
@@ -59,10 +59,10 @@ def _from_torch(backend: Any, inputs: Any) -> Tapped:
                 "ONNX yourself and give that file as the model"
             )
 
-        examples = {name: two_rows(tensor) for name, tensor in module.tensors.items()}
-        model = drawn(module, examples, ("features", "logits"), None, failed)
+        examples = {name: repeat_single_row(tensor) for name, tensor in module.tensors.items()}
+        model = trace_module(module, examples, ("features", "logits"), None, failed)
     tapped_features, tapped_logits = model.graph.outputs
-    return Tapped(model, tapped_features, tapped_logits, features.detach(), logits.detach(), backend.has_head)
+    return TappedModel(model, tapped_features, tapped_logits, features.detach(), logits.detach(), backend.has_head)
 
 
 class _Watched(nn.Module):
@@ -97,7 +97,7 @@ class _Watched(nn.Module):
         return calls, find_logits(output)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and logits."""
+        """Give features and logits."""
         calls, logits = self._run(*tensors)
         given, answered = calls[self.call]
         if not self.from_head:
@@ -115,8 +115,8 @@ def _picked(given: Tensor, answered: Tensor, logits: Tensor) -> Tensor:
     return rows.gather(1, place)[:, 0]
 
 
-def _from_file(backend: OnnxBackend, inputs: Any) -> Tapped:
-    _, ir, _ = packages()
+def _from_file(backend: OnnxBackend, inputs: Any) -> TappedModel:
+    _, ir, _ = import_packages()
     where = backend.where
     assert where is not None
     values = backend.evaluated(inputs, [where.features, where.logits])
@@ -127,12 +127,12 @@ def _from_file(backend: OnnxBackend, inputs: Any) -> Tapped:
         if name not in by_name:
             raise InputError(f"{backend.path}: {name!r} was lost when the graph was brought to opset {OPSET}")
     features, logits = (torch.from_numpy(np.array(values[name])) for name in (where.features, where.logits))
-    return Tapped(model, by_name[where.features], by_name[where.logits], features, logits, where.head is not None)
+    return TappedModel(model, by_name[where.features], by_name[where.logits], features, logits, where.head is not None)
 
 
 def _modern(backend: OnnxBackend) -> Any:
     """The file's model in an opset that a guard can be drawn in."""
-    onnx, _, _ = packages()
+    onnx, _, _ = import_packages()
     model = backend.model
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     if version >= OPSET:
