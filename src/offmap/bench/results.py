@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap import store
 from offmap.bench.sets import LoadedSet
 from offmap.detection.evaluate import Row
 from offmap.metrics.detection import STANDARD
-
-Array = npt.NDArray[Any]
+from offmap.typing import Array
 
 
 @dataclass(frozen=True)

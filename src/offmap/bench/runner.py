@@ -14,7 +14,7 @@ import numpy as np
 from offmap.activations import Activations
 from offmap.bench.cache import Extractor, hold_out, locate_cache
 from offmap.bench.networks import BenchNetwork, make_network
-from offmap.bench.results import Array, SuiteResult, SuiteRow
+from offmap.bench.results import SuiteResult, SuiteRow
 from offmap.bench.sets import LoadedSet, load_set
 from offmap.bench.suites import ALL, NetworkSpec, Protocol, Suite
 from offmap.detection import Detector, detector
@@ -23,6 +23,7 @@ from offmap.detection.evaluate import Measurement, measure, split_metrics
 from offmap.detection.registry import example_specs, methods
 from offmap.errors import InputError, MissingError, OffmapError
 from offmap.metrics.detection import detection_report
+from offmap.typing import Array
 
 ENVIRONMENT = "OFFMAP_DATA"
 FEW = 2000  # with no more inputs than this in a set, rows carry standard errors

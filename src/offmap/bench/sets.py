@@ -9,17 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.bench.suites import SetSpec
 from offmap.data import Samples, digits, image_folder, read, tiles
 from offmap.errors import InputError
 from offmap.registry import Registry
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's dataset-fashion-mnist puts it
 IDX = {0x08: np.dtype(np.uint8)}
 SIDE = 28

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from offmap.bench.results import Array, SuiteResult, SuiteRow
+from offmap.bench.results import SuiteResult, SuiteRow
 from offmap.bench.sets import LoadedSet
 from offmap.metrics.detection import threshold_at_tpr
 from offmap.plots import activation_pattern, comparison_heat, paired_dots, roc_curves, score_histogram
 from offmap.report import Page, versions
+from offmap.typing import Array
 
 CURVES = 6
 HARDEST = 12

@@ -21,10 +21,10 @@ from offmap.learning.inputs import as_inputs
 from offmap.learning.objectives.base import Objective
 from offmap.neighbors.vectors import unit
 from offmap.network import Network
+from offmap.typing import Float32Array
 
 KIND = "open-world-model"
 SHARPNESS = 10.0  # cosines are multiplied by it to become logits, as in training with class vectors
-Floats = npt.NDArray[np.float32]
 
 
 class OpenWorldNet(nn.Module):
@@ -98,18 +98,18 @@ class OpenWorldModel:
         """The class number of each input, known numbers as given, novel ones after them."""
         return self.class_ids[np.concatenate([_numpy(logits).argmax(axis=1) for logits in self._logits(x)])]
 
-    def transform(self, x: Any) -> Floats:
+    def transform(self, x: Any) -> Float32Array:
         """Embeddings of length 1."""
         with torch.no_grad():
             return np.concatenate([_numpy(self.net.embed(part)) for part in self._blocks(x)])
 
-    def predict_proba(self, x: Any) -> Floats:
+    def predict_proba(self, x: Any) -> Float32Array:
         """The share of each class, columns in the order of `class_ids`."""
         return np.concatenate([_numpy(torch.softmax(logits, dim=1)) for logits in self._logits(x)])
 
-    def novelty(self, x: Any) -> Floats:
+    def novelty(self, x: Any) -> Float32Array:
         """How likely each input is of a novel class, 0 to 1: the probability of all novel classes together."""
-        novel: Floats = self.predict_proba(x)[:, self.n_known :].sum(axis=1)
+        novel: Float32Array = self.predict_proba(x)[:, self.n_known :].sum(axis=1)
         return novel
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -17,11 +17,9 @@ from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.errors import InputError
-
-Floats = npt.NDArray[np.float32]
+from offmap.typing import Float32Array
 
 OPEN, RESOLVED, DISCARDED = "open", "resolved", "discarded"
 STATUSES = (OPEN, RESOLVED, DISCARDED)
@@ -94,7 +92,7 @@ class UnknownInput:
     p_value: float
     predicted: str | int | None = None
     guard: str = ""
-    features: Floats | None = field(default=None, compare=False)
+    features: Float32Array | None = field(default=None, compare=False)
     content: bytes | None = field(default=None, repr=False)
     content_type: str | None = None
     reference: str | None = None
@@ -393,7 +391,7 @@ class UnknownStore:
 
     def iter_features(
         self, size: int = 4096, status: str | None = OPEN, after: int = 0, ids: Sequence[str] | None = None
-    ) -> Iterator[tuple[list[str], Floats]]:
+    ) -> Iterator[tuple[list[str], Float32Array]]:
         """Iterate over ids and feature rows of items that have features, in blocks of one width; see `iter_blocks`."""
         for block in self.iter_blocks(size, status, after, ids, contents=False):
             rows = [(item.id, item.features) for item in block if item.features is not None]

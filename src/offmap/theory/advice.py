@@ -19,9 +19,7 @@ from offmap.graph import Graph, eigengap, knn_graph, label_connections, spectral
 from offmap.graph.adjacency import Matrix
 from offmap.metrics.kmeans_measure import kmeans_measure
 from offmap.theory.perturbation import MeasureGradient, measure_gradient
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from offmap.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Option:
     gain: float
     gain_known: float
     gain_novel: float
-    items: Ints
+    items: IntArray
     spend: int
 
     @property
@@ -83,12 +81,12 @@ class Advice:
     options: list[Option]
     budget: int
     batch: int
-    partition: Ints
-    classes: Ints
+    partition: IntArray
+    classes: IntArray
     measure: float
 
     @property
-    def items(self) -> Ints:
+    def items(self) -> IntArray:
         """Inputs to label, within the budget."""
         parts = [option.items[: option.spend] for option in self.options]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
@@ -223,7 +221,7 @@ def label_advice(
     return Advice(_spend(options, budget, batch), budget, batch, partition, classes, value)
 
 
-def add_label_cliques(base: Matrix, labels: Ints, label_weight: float = 1.0) -> Graph:
+def add_label_cliques(base: Matrix, labels: IntArray, label_weight: float = 1.0) -> Graph:
     """Add every labelled class to a graph as a clique in which a node has degree `label_weight`.
 
     Parameters
@@ -275,7 +273,7 @@ def estimate_novel_count(base: Matrix, n_known: int) -> int:
     return eigengap(values, smallest=min(n_known + 1, largest), largest=largest)[0] - n_known
 
 
-def cluster_around_labels(embedding: Array, labels: Ints, count: int, seed: int = 0) -> Ints:
+def cluster_around_labels(embedding: FloatArray, labels: IntArray, count: int, seed: int = 0) -> IntArray:
     """Cluster inputs from centres at the known classes' means and, for the rest, far from them; labels are kept.
 
     Parameters
@@ -313,7 +311,7 @@ def cluster_around_labels(embedding: Array, labels: Ints, count: int, seed: int 
     return np.where(labels >= 0, labels, found).astype(np.int64)
 
 
-def _part(spectrum: Any, labels: Ints, width: int) -> MeasureGradient | None:
+def _part(spectrum: Any, labels: IntArray, width: int) -> MeasureGradient | None:
     """Compute the gradient over a part of the classes; `None` when there are fewer than two."""
     return measure_gradient(spectrum, labels, width) if len(np.unique(labels[labels >= 0])) > 1 else None
 
@@ -366,7 +364,7 @@ def _spend(options: list[Option], budget: int, batch: int) -> list[Option]:
     return [replace(option, spend=spend[i]) for i, option in enumerate(options)]
 
 
-def _width(values: Array, count: int, neighbours: int) -> int:
+def _width(values: FloatArray, count: int, neighbours: int) -> int:
     """Choose as many dimensions as classes, or the nearest number after which the spectrum has a gap."""
     gaps = values[:-1] - values[1:]
     usable = np.flatnonzero((gaps > 1e-9) & (values[:-1] > 1e-9)) + 1

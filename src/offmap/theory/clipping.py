@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from offmap.errors import InputError
 from offmap.theory.rectified import EsnFit, fit_esn
-
-Array = npt.NDArray[np.float64]
+from offmap.typing import FloatArray
 
 PERCENTILES = (50.0, 75.0, 80.0, 85.0, 90.0, 95.0, 99.0)
 
@@ -35,17 +34,17 @@ class ClipReport:
         Mean, standard deviation (chaoticness) and skewness of each unit.
     """
 
-    levels: Array
-    known_loss: Array
-    unknown_loss: Array
-    known_predicted: Array
-    unknown_predicted: Array
-    auroc: Array | None
+    levels: FloatArray
+    known_loss: FloatArray
+    unknown_loss: FloatArray
+    known_predicted: FloatArray
+    unknown_predicted: FloatArray
+    auroc: FloatArray | None
     plain_auroc: float | None
     known_fit: EsnFit
     unknown_fit: EsnFit
-    known_units: Array
-    unknown_units: Array
+    known_units: FloatArray
+    unknown_units: FloatArray
 
     @property
     def best(self) -> int:
@@ -156,7 +155,7 @@ def clip_report(
     )
 
 
-def energy_auroc(known: Array, unknown: Array, weight: Array, bias: Array, c: float) -> float:
+def energy_auroc(known: FloatArray, unknown: FloatArray, weight: FloatArray, bias: FloatArray, c: float) -> float:
     """Compute the AUROC of the energy score after clipping features at c; known inputs are the high side.
 
     Parameters
@@ -185,12 +184,12 @@ def energy_auroc(known: Array, unknown: Array, weight: Array, bias: Array, c: fl
     return float(auroc(*scores))
 
 
-def _thinned(part: Array, most: int) -> Array:
+def _thinned(part: FloatArray, most: int) -> FloatArray:
     flat = part.reshape(-1)
     return flat[np.unique(np.linspace(0, flat.size - 1, min(flat.size, most)).astype(np.int64))]
 
 
-def _unit_moments(part: Array) -> Array:
+def _unit_moments(part: FloatArray) -> FloatArray:
     """Mean, standard deviation and skewness of every unit."""
     mean, spread = part.mean(axis=0), part.std(axis=0)
     third = ((part - mean) ** 3).mean(axis=0)

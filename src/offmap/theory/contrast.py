@@ -7,13 +7,12 @@ import numpy.typing as npt
 from scipy.special import logsumexp, softmax, xlogy
 
 from offmap.errors import InputError
-
-Array = npt.NDArray[np.float64]
+from offmap.typing import FloatArray
 
 
 def vmf_posterior(
     features: npt.ArrayLike, prototypes: npt.ArrayLike, kappa: float = 1.0, prior: npt.ArrayLike | None = None
-) -> Array:
+) -> FloatArray:
     """Compute ``p(c | x)`` for von Mises–Fisher classes of one concentration: the E-step of OpenCon.
 
     Thesis, section 8.3.1, assumption 8.1.
@@ -44,7 +43,7 @@ def vmf_posterior(
     return np.asarray(softmax(scores, axis=1))
 
 
-def evidence_bound(log_joint: npt.ArrayLike, q: npt.ArrayLike) -> tuple[Array, Array]:
+def evidence_bound(log_joint: npt.ArrayLike, q: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Compute ``log p(x)`` and its lower bound ``Σ_c q(c) log(p(x, c)/q(c))``.
 
     They are equal when q is the posterior. The thesis (section 8.3.1) prints the logarithm outside the sum over
@@ -147,7 +146,7 @@ def alignment_identity(features: npt.ArrayLike, assignments: npt.ArrayLike, tau:
     return total / tau
 
 
-def optimal_prototypes(features: npt.ArrayLike, assignments: npt.ArrayLike) -> Array:
+def optimal_prototypes(features: npt.ArrayLike, assignments: npt.ArrayLike) -> FloatArray:
     """Compute the prototypes of OpenCon's M-step: class means scaled to unit length (thesis, section 8.3.2).
 
     Parameters
@@ -255,7 +254,7 @@ def simclr_loss(Z: npt.ArrayLike, A: npt.ArrayLike, tau: float) -> float:
     return float(logsumexp(rows @ rows.T / tau, b=pairs)) - pull
 
 
-def simclr_matrix(A: npt.ArrayLike) -> Array:
+def simclr_matrix(A: npt.ArrayLike) -> FloatArray:
     """Compute ``M = A − (D11ᵀD − D²) / (Tr(D)² − Tr(D²))``, whose top eigenvectors minimise `simclr_loss` for large τ.
 
     Thesis, appendix B.2.4: there the loss is ``−(1/τ) Tr(ZᵀMZ)`` up to a constant.

@@ -15,7 +15,8 @@ from scipy.special import betainc, gammaln
 
 from offmap.activations import as_array
 from offmap.errors import InputError
-from offmap.theory.values import Array, unwrap
+from offmap.theory.values import unwrap
+from offmap.typing import FloatArray
 
 
 def log_ball_constant(dimension: float) -> float:
@@ -40,7 +41,7 @@ def log_ball_constant(dimension: float) -> float:
     return float(dimension / 2 * np.log(np.pi) - gammaln(dimension / 2 + 1))
 
 
-def cap_area(r: npt.ArrayLike, m: int) -> Array:
+def cap_area(r: npt.ArrayLike, m: int) -> FloatArray:
     """Compute the exact area of ``{z on the unit sphere of R^m : ‖z − centre‖ ≤ r}``.
 
     This is the ball B of the thesis, appendix A.3.1.
@@ -73,7 +74,7 @@ def cap_area(r: npt.ArrayLike, m: int) -> Array:
 
 def knn_density(
     r: npt.ArrayLike, k: int, n: int, dimension: float, *, log: bool = False, exact_sphere: bool = False
-) -> Array:
+) -> FloatArray:
     """Estimate ``p̂(z) = k / (c_b n r^d)`` by the distance to the k-th of n neighbours (thesis, appendix A.3.1).
 
     Parameters
@@ -110,7 +111,7 @@ def knn_density(
     return unwrap(value if log else np.exp(value))
 
 
-def id_posterior(density: npt.ArrayLike, c0: float, beta: float, epsilon: float) -> Array:
+def id_posterior(density: npt.ArrayLike, c0: float, beta: float, epsilon: float) -> FloatArray:
     """Compute ``p̂(known | z)`` when unknown inputs have density `c0` wherever p̂_in is low (thesis, appendix A.3.1).
 
     The region of the unknown inputs is chosen by the threshold that the decision uses, so the posterior is 1 above it.
@@ -235,8 +236,8 @@ class NeighbourReport:
     k: int
     ambient: int
     intrinsic: float
-    known_log_density: Array
-    unknown_log_density: Array | None
+    known_log_density: FloatArray
+    unknown_log_density: FloatArray | None
     ambient_range: float
 
     def __str__(self) -> str:

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from offmap.activations import Activations, Head
 from offmap.errors import InputError
 from offmap.theory.findings import Figure, Finding, Findings, Section, Table, Verdict
-
-Array = npt.NDArray[np.float64]
+from offmap.typing import FloatArray
 
 FIT = ("mu", "sigma", "epsilon")
 
@@ -89,7 +88,7 @@ def _activations(given: Activations | npt.ArrayLike, labels: npt.ArrayLike | Non
     return Activations(np.asarray(given), labels=labels)
 
 
-def _sample(acts: Activations, most: int) -> Array:
+def _sample(acts: Activations, most: int) -> FloatArray:
     return np.asarray(acts.features[_even(len(acts), most)], dtype=np.float64)
 
 
@@ -101,7 +100,7 @@ def _even(n: int, most: int) -> npt.NDArray[np.int64]:
 
 
 def _rectified(
-    known: Array, unknown: Array | None, head: Head | None, clip: float | None
+    known: FloatArray, unknown: FloatArray | None, head: Head | None, clip: float | None
 ) -> tuple[list[Finding], Section] | None:
     if unknown is None or known.min() < 0 or unknown.min() < 0:
         return None
@@ -154,7 +153,9 @@ def _rectified(
     return [Finding("rectified", "helps" if report.helps else "hurts", str(report), numbers)], section
 
 
-def _sparsified(known: Array, unknown: Array | None, head: Head | None) -> tuple[list[Finding], Section] | None:
+def _sparsified(
+    known: FloatArray, unknown: FloatArray | None, head: Head | None
+) -> tuple[list[Finding], Section] | None:
     if unknown is None or head is None:
         return None
     from offmap.theory.sparsified import sparsity_profile
@@ -181,7 +182,7 @@ def _sparsified(known: Array, unknown: Array | None, head: Head | None) -> tuple
     return [Finding("sparsified", "helps" if helps else "hurts", str(profile), numbers)], section
 
 
-def _neighbours(known: Array, unknown: Array | None) -> tuple[list[Finding], Section] | None:
+def _neighbours(known: FloatArray, unknown: FloatArray | None) -> tuple[list[Finding], Section] | None:
     from offmap.theory.density import neighbour_report
 
     if len(known) < 60 or known.shape[1] < 2:

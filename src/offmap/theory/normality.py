@@ -10,8 +10,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from offmap.errors import InputError
-
-Array = npt.NDArray[np.float64]
+from offmap.typing import FloatArray
 
 
 class HenzeZirkler(NamedTuple):
@@ -118,7 +117,7 @@ def _smoothing(n: int, d: int) -> float:
     return float((n * (2 * d + 1) / 4) ** (1 / (d + 4)) / np.sqrt(2))
 
 
-def project_principal(X: npt.ArrayLike, dimensions: int) -> Array:
+def project_principal(X: npt.ArrayLike, dimensions: int) -> FloatArray:
     """Project rows onto their leading principal directions; a Gaussian stays a Gaussian.
 
     Parameters
@@ -161,8 +160,8 @@ class NormalityByClass:
     """
 
     classes: npt.NDArray[np.int64]
-    statistics: Array
-    p_values: Array
+    statistics: FloatArray
+    p_values: FloatArray
     dimensions: int
     level: float = 0.05
 

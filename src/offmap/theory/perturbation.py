@@ -15,8 +15,7 @@ from offmap.errors import InputError
 from offmap.graph import Graph, Spectrum, spectral_embedding
 from offmap.graph.adjacency import Matrix, as_graph, inverse_root
 from offmap.metrics.kmeans_measure import class_scatter, kmeans_measure
-
-Array = npt.NDArray[np.float64]
+from offmap.typing import FloatArray
 
 
 def kmeans_measure_derivative(
@@ -25,7 +24,7 @@ def kmeans_measure_derivative(
     labels: npt.ArrayLike,
     k: int,
     closed_form: bool = False,
-) -> float | Array:
+) -> float | FloatArray:
     """Compute ``dM_kms/dδ`` at δ = 0 for ``A(δ) = A + δ 𝔩𝔩ᵀ``; negative means labels will tighten the clusters.
 
     Parameters
@@ -73,12 +72,12 @@ class MeasureGradient:
     Made by `measure_gradient`; call it with one connection, or one per column.
     """
 
-    left: Array
-    right: Array
-    diagonal: Array
+    left: FloatArray
+    right: FloatArray
+    diagonal: FloatArray
     scale: float
 
-    def __call__(self, connection: npt.ArrayLike) -> float | Array:
+    def __call__(self, connection: npt.ArrayLike) -> float | FloatArray:
         """Compute the derivative for one connection, or for each column."""
         given = np.asarray(connection, dtype=np.float64)
         bonds = given[:, None] if given.ndim == 1 else given
@@ -159,7 +158,7 @@ def measure_gradient(spectrum: Spectrum, labels: npt.ArrayLike, k: int) -> Measu
     return MeasureGradient(left, root[:, None] * top, diagonal * root**2, 1 / between)
 
 
-def _upsilon(columns: Array, labels: npt.NDArray[np.int64], ratio: float) -> Array:
+def _upsilon(columns: FloatArray, labels: npt.NDArray[np.int64], ratio: float) -> FloatArray:
     """Multiply Υ = (1+e)H − I − (e/N)11ᵀ (thesis, appendix B.2.3, lemma B.22) with columns; rows marked -1 become 0."""
     counted = labels >= 0
     part = columns[counted]
@@ -229,10 +228,10 @@ class ClassPerturbation:
 
     classes: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
-    connection: Array
-    intra: Array
-    inter: Array
-    delta: Array
+    connection: FloatArray
+    intra: FloatArray
+    inter: FloatArray
+    delta: FloatArray
 
     def __str__(self) -> str:
         count = int((self.delta > 0).sum())
@@ -327,9 +326,9 @@ class PerturbationReport:
     """
 
     classes: npt.NDArray[np.int64]
-    predicted: Array
-    closed: Array
-    actual: Array
+    predicted: FloatArray
+    closed: FloatArray
+    actual: FloatArray
     delta: float
 
     @property

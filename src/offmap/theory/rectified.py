@@ -13,12 +13,13 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from offmap.errors import InputError
-from offmap.theory.values import Array, unwrap
+from offmap.theory.values import unwrap
+from offmap.typing import FloatArray
 
 ROOT_2PI = float(np.sqrt(2 * np.pi))
 
 
-def esn_pdf(x: npt.ArrayLike, mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0) -> Array:
+def esn_pdf(x: npt.ArrayLike, mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0) -> FloatArray:
     """Compute the density of the epsilon-skew-normal (thesis, section 3.4, eq. 3.5; Mudholkar & Hutson 2000).
 
     Parameters
@@ -44,7 +45,7 @@ def esn_pdf(x: npt.ArrayLike, mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: 
 
 def esn_excess(
     threshold: npt.ArrayLike, mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0
-) -> Array:
+) -> FloatArray:
     """Compute ``E[max(x − threshold, 0)]`` for x ~ ESN, on either side of the mode.
 
     The thesis prints one branch of each (section 3.4: eq. 3.8 needs c ≥ μ, eq. 3.6 needs μ ≥ 0); this holds everywhere.
@@ -74,7 +75,7 @@ def esn_excess(
     return unwrap(np.where(gap >= 0, above, mean - level + below))
 
 
-def esn_mean(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0) -> Array:
+def esn_mean(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0.0) -> FloatArray:
     """Compute ``E[max(x, 0)]`` for x ~ ESN(μ, σ², ε) (thesis, section 3.4, eq. 3.6).
 
     With ε = 0 it is the mean of the rectified Gaussian.
@@ -100,7 +101,7 @@ def esn_mean(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike = 0
     return esn_excess(0.0, mu, sigma, epsilon)
 
 
-def esn_reduction(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike, c: npt.ArrayLike) -> Array:
+def esn_reduction(mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike, c: npt.ArrayLike) -> FloatArray:
     """Compute ``E[z − min(z, c)]`` for z = max(x, 0): what clipping at c takes from an activation.
 
     Thesis, section 3.4, eq. 3.8.
@@ -133,7 +134,7 @@ def reduction_surface(
     c: float = 1.0,
     sigmas: npt.ArrayLike | None = None,
     epsilons: npt.ArrayLike | None = None,
-) -> tuple[Array, Array, Array]:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Compute the reduction over σ (columns) and ε (rows), as in figure 3.3 of the thesis (section 3.4).
 
     Parameters
@@ -170,16 +171,16 @@ class EsnFit:
         Mode, scale and skew.
     """
 
-    mu: Array
-    sigma: Array
-    epsilon: Array
+    mu: FloatArray
+    sigma: FloatArray
+    epsilon: FloatArray
 
     @property
-    def mean(self) -> Array:
+    def mean(self) -> FloatArray:
         """Mean ``E[z]`` of the fit."""
         return esn_mean(self.mu, self.sigma, self.epsilon)
 
-    def reduction(self, c: float) -> Array:
+    def reduction(self, c: float) -> FloatArray:
         """Compute what clipping at c takes, by the fit."""
         return esn_reduction(self.mu, self.sigma, self.epsilon, c)
 
@@ -223,7 +224,7 @@ def fit_esn(values: npt.ArrayLike) -> EsnFit:
     return EsnFit(*(unwrap(row) for row in found))
 
 
-def _fit_unit(z: Array) -> tuple[float, float, float]:
+def _fit_unit(z: FloatArray) -> tuple[float, float, float]:
     positive = np.sort(z[z > 0])
     if len(positive) < 3 or positive[-1] - positive[0] < 1e-12:
         spread = max(float(z.std()), 1e-9)
@@ -239,7 +240,7 @@ def _fit_unit(z: Array) -> tuple[float, float, float]:
     return float(grid[best]), float(a[best] + b[best]) / 2, float((a[best] - b[best]) / (a[best] + b[best]))
 
 
-def _profile(positive: Array, zeros: int, mu: Array) -> tuple[Array, Array, Array]:
+def _profile(positive: FloatArray, zeros: int, mu: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Per candidate mode: the best log-likelihood and the scales a = σ(1+ε), b = σ(1−ε) that reach it."""
     n = len(positive) + zeros
     sums = np.concatenate([[0.0], np.cumsum(positive)])
@@ -259,20 +260,20 @@ def _profile(positive: Array, zeros: int, mu: Array) -> tuple[Array, Array, Arra
     return likelihood, a, b
 
 
-def _scales(left: Array, right: Array, n: int) -> tuple[Array, Array]:
+def _scales(left: FloatArray, right: FloatArray, n: int) -> tuple[FloatArray, FloatArray]:
     """The scales of two half Gaussians from the sums of squares on either side (Mudholkar & Hutson 2000)."""
     a, b = np.cbrt(left), np.cbrt(right)
     size = np.sqrt((a + b) / n)
     return a * size, b * size
 
 
-def _below_zero(mu: Array, a: Array, b: Array) -> Array:
+def _below_zero(mu: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
     """P(x ≤ 0)."""
     left = 2 * a / (a + b) * ndtr(-np.maximum(mu, 0) / a)
     return np.asarray(left + 2 * b / (a + b) * (ndtr(np.maximum(-mu, 0) / b) - 0.5))
 
 
-def _hidden(mu: Array, a: Array, b: Array) -> tuple[Array, Array]:
+def _hidden(mu: FloatArray, a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Given x ≤ 0, the mean of (x−μ)² counted on the left of the mode, and on its right."""
     chance = np.clip(_below_zero(mu, a, b), 1e-300, None)
     far = np.maximum(mu, 0) / a
@@ -282,25 +283,25 @@ def _hidden(mu: Array, a: Array, b: Array) -> tuple[Array, Array]:
     return left / chance, right / chance
 
 
-def _tail(gap: Array, scale: Array) -> Array:
+def _tail(gap: FloatArray, scale: FloatArray) -> FloatArray:
     """``E[(g − gap)+]`` for g ~ N(0, scale²), gap ≥ 0."""
     reach = _ratio(gap, scale)
     return np.asarray(scale * _phi(reach) - gap * ndtr(-reach))
 
 
-def _ratio(top: Array, bottom: Array) -> Array:
+def _ratio(top: FloatArray, bottom: FloatArray) -> FloatArray:
     """A quotient that goes to infinity, not to NaN, where a scale is 0 (|ε| = 1)."""
     safe = np.where(bottom > 0, bottom, 1.0)
     return np.where(bottom > 0, top / safe, np.where(top == 0, 0.0, np.inf))
 
 
-def _phi(x: Array) -> Array:
+def _phi(x: FloatArray) -> FloatArray:
     return np.asarray(np.exp(-0.5 * x**2) / ROOT_2PI)
 
 
 def _arguments(
     x: npt.ArrayLike, mu: npt.ArrayLike, sigma: npt.ArrayLike, epsilon: npt.ArrayLike
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     point, centre, scale, skew = (np.asarray(v, dtype=np.float64) for v in (x, mu, sigma, epsilon))
     if not (scale > 0).all():
         raise InputError(f"sigma={np.min(scale):g}: the scale must be larger than 0")

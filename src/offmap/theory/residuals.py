@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
-
-Array = npt.NDArray[np.float64]
+from offmap.typing import FloatArray
 
 
 def residual(U: npt.ArrayLike, y: npt.ArrayLike) -> float:
@@ -99,11 +98,11 @@ class Split:
     𝔩♭ of the thesis is the sum of `labelled_rest` over its rows.
     """
 
-    values: Array
-    labelled_top: Array
-    labelled_rest: Array
-    unlabelled_top: Array
-    unlabelled_rest: Array
+    values: FloatArray
+    labelled_top: FloatArray
+    labelled_rest: FloatArray
+    unlabelled_top: FloatArray
+    unlabelled_rest: FloatArray
 
 
 def split_spectrum(adjacency: npt.ArrayLike, n_labelled: int, k: int) -> Split:
@@ -172,7 +171,7 @@ def residual_identity(split: Split, y: npt.ArrayLike) -> tuple[float, float]:
     return residual(split.unlabelled_top, target), float(((ignorance - inside) ** 2).sum())
 
 
-def average_labelled(adjacency: npt.ArrayLike, n_labelled: int) -> Array:
+def average_labelled(adjacency: npt.ArrayLike, n_labelled: int) -> FloatArray:
     """Replace the labelled rows and columns by their mean, which gives Ā of eq. B.15 (thesis, appendix B.1.3).
 
     Parameters
@@ -326,7 +325,7 @@ def discovery_bound(adjacency: npt.ArrayLike, y: npt.ArrayLike, n_labelled: int,
     )
 
 
-def _coverage_floor(split: Split, matrix: Array, y: Array, n_labelled: int, k: int) -> float | None:
+def _coverage_floor(split: Split, matrix: FloatArray, y: FloatArray, n_labelled: int, k: int) -> float | None:
     """Bound κ by ω_i = yᵀ(σ_i I − A_uu)†η_u over eigenvectors that touch labelled nodes (lemma B.14)."""
     inner = matrix[n_labelled:, n_labelled:]
     eta = matrix[n_labelled:, 0]
@@ -339,7 +338,7 @@ def _coverage_floor(split: Split, matrix: Array, y: Array, n_labelled: int, k: i
     return weighted_cosine_floor(omega)
 
 
-def _nonzero(differences: Array) -> Array:
+def _nonzero(differences: FloatArray) -> FloatArray:
     """Make differences of equal eigenvalues infinite: the pseudo-inverse leaves those out."""
     return np.where(np.abs(differences) < 1e-12, np.inf, differences)
 
@@ -372,7 +371,7 @@ def linear_probe_error(U: npt.ArrayLike, Y: npt.ArrayLike) -> int:
     return int(((rows @ weights).argmax(axis=1) != target.argmax(axis=1)).sum())
 
 
-def _pair(U: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Array]:
+def _pair(U: npt.ArrayLike, y: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     rows, target = np.asarray(U, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if rows.ndim != 2 or len(rows) != len(target):
         raise InputError(f"{rows.shape} rows of the representation but labels of shape {target.shape}")

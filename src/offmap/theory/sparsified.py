@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
-
-Array = npt.NDArray[np.float64]
+from offmap.typing import FloatArray
 
 
 @dataclass(frozen=True)
@@ -123,11 +122,11 @@ class SparsityProfile:
         The gap over the pooled standard deviation of the largest logit, which is what a threshold depends on.
     """
 
-    sparsity: Array
-    predicted: Array
-    measured: Array
-    gap: Array
-    separation: Array
+    sparsity: FloatArray
+    predicted: FloatArray
+    measured: FloatArray
+    gap: FloatArray
+    separation: FloatArray
 
     def __str__(self) -> str:
         best = int(np.argmax(self.separation))

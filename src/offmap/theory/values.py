@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from offmap.typing import FloatArray
 
 
-def unwrap(values: Any) -> Array:
+def unwrap(values: Any) -> FloatArray:
     """Return an array as it is, and a NumPy number instead of an array without dimensions.
 
     Parameters
@@ -27,5 +26,5 @@ def unwrap(values: Any) -> Array:
     >>> f"{unwrap(np.array(0.5)):.2f}", unwrap(np.array([0.5])).shape
     ('0.50', (1,))
     """
-    result: Array = np.asarray(values, dtype=np.float64)[()]
+    result: FloatArray = np.asarray(values, dtype=np.float64)[()]
     return result
