@@ -11,8 +11,8 @@ import numpy.typing as npt
 from offmap.errors import InputError
 from offmap.plots.comparisons import SYMBOLS
 from offmap.plots.style import KNOWN, UNKNOWN, apply_style, colour, dash, faint, graph_objects
+from offmap.typing import Array
 
-Array = npt.NDArray[Any]
 STEPS = 80
 
 

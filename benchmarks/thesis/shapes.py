@@ -18,7 +18,6 @@ from offmap.data.samples import Samples
 from offmap.data.splits import open_world_split
 from offmap.errors import InputError
 
-Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.floating[Any]]
 Surface = tuple[Floats, Floats, Floats]  # where rays enter and leave, and the normal where they enter
 

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.errors import InputError
 from offmap.theory.residuals import residual
-
-Array = npt.NDArray[np.float64]
+from offmap.typing import FloatArray
 
 NOVEL = np.array([1.0, 1.0, 0.0, 0.0])  # red cube, red sphere | blue cube, blue sphere
 
@@ -33,10 +31,10 @@ class NsclToy:
     """
 
     residual: float
-    embedding: Array
-    vectors: Array
-    values: Array
-    transition: Array
+    embedding: FloatArray
+    vectors: FloatArray
+    values: FloatArray
+    transition: FloatArray
 
     def __str__(self) -> str:
         word = "can" if self.residual < 1e-9 else "cannot"
@@ -137,12 +135,12 @@ class SorlToy:
         ``η_u A_u`` and ``η_u A_u + η_l A_l``.
     """
 
-    before: Array
-    after: Array
-    values_before: Array
-    values_after: Array
-    adjacency_before: Array
-    adjacency_after: Array
+    before: FloatArray
+    after: FloatArray
+    values_before: FloatArray
+    values_after: FloatArray
+    adjacency_before: FloatArray
+    adjacency_after: FloatArray
 
 
 def sorl_toy(tau_1: float, tau_c: float, tau_s: float, eta_u: float = 6.0, eta_l: float = 4.0) -> SorlToy:

@@ -185,15 +185,7 @@ def _run(seed: int, known: int, on_step: Callable[[str], None]) -> Demo:
     )
     on_step("calibrating the guard and judging the test inputs")
     guard = comparison.detectors[GUARD].calibrate(calibrating, tpr=TPR)
-    inside, outside = guard(test), guard(unknown)
-    assert inside.predicted is not None
-    assert outside.predicted is not None
-    verdicts = Verdicts(
-        np.concatenate([inside.score, outside.score]),
-        np.concatenate([inside.p_value, outside.p_value]),
-        np.concatenate([inside.known, outside.known]),
-        np.concatenate([inside.predicted, outside.predicted]),
-    )
+    verdicts = _join(guard(test), guard(unknown))
     return Demo(
         comparison=comparison,
         guard=guard,
@@ -217,6 +209,18 @@ def _run(seed: int, known: int, on_step: Callable[[str], None]) -> Demo:
             "network": {"kind": "CNN", "width": WIDTH, "epochs": EPOCHS, "features": train.features.shape[1]},
             "guard": {"detector": GUARD, "chosen": guard.chosen, "tpr": TPR, "threshold": guard.threshold},
         },
+    )
+
+
+def _join(first: Verdicts, second: Verdicts) -> Verdicts:
+    """Put the verdicts on two sets one after the other."""
+    assert first.predicted is not None
+    assert second.predicted is not None
+    return Verdicts(
+        np.concatenate([first.score, second.score]),
+        np.concatenate([first.p_value, second.p_value]),
+        np.concatenate([first.known, second.known]),
+        np.concatenate([first.predicted, second.predicted]),
     )
 
 

@@ -159,7 +159,7 @@ class Network:
         loader
             A ``DataLoader`` or any iterable of batches: x, (x, y), or a mapping of model arguments which may
             hold ``"labels"``. Or all inputs as one array, cut into batches of `batch_size` here.
-        needs
+        requirements
             What detectors ask for, ``detector.requirements``; several are united with ``|``. Features and logits are
             always kept.
         to
