@@ -215,7 +215,7 @@ class Activations:
         return part
 
     def blocks(self, size: int | None = None) -> Iterator[Activations]:
-        """Parts of at most `size` inputs, in order; by default as many as keep a block near 16 MB."""
+        """Yield parts of at most `size` inputs, in order; by default as many as keep a block near 16 MB."""
         rows = self.block_rows() if size is None else size
         if rows < 1:
             raise InputError(f"blocks({size}): a block holds at least one input")
@@ -223,7 +223,7 @@ class Activations:
             yield self[start : start + rows]
 
     def block_rows(self) -> int:
-        """How many rows make a block of about 16 MB in float32."""
+        """Return how many rows make a block of about 16 MB in float32."""
         arrays = [self._features, self._logits, *self.extras.values()]
         width = sum(int(np.prod(array.shape[1:])) for array in arrays if array is not None)
         if self.head is not None:
@@ -280,7 +280,7 @@ class Activations:
 
 
 def array_file(name: str) -> str:
-    """The file name of an array in a saved folder; extras may be named with any characters."""
+    """Return the file name of an array in a saved folder; extras may be named with any characters."""
     return urllib.parse.quote(name, safe="") + ".npy"
 
 
@@ -293,7 +293,7 @@ def write_meta(folder: Path, rows: Mapping[str, int], head: Head | None) -> None
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """What a saved folder says of itself."""
+    """Return what a saved folder says of itself."""
     file = folder / META
     if not file.is_file():
         raise StoreError(
@@ -312,7 +312,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def check_dtype(dtype: str) -> np.dtype[Any]:
-    """The dtype of arrays on disk: float32 or float16."""
+    """Return the dtype of arrays on disk: float32 or float16."""
     if dtype not in ("float32", "float16"):
         raise InputError(f"dtype={dtype!r}: activations are kept as 'float32' or 'float16'")
     return np.dtype(dtype)
@@ -328,7 +328,7 @@ def _fitting(block: Array, dtype: np.dtype[Any], name: str) -> Array:
 
 
 def as_array(value: Any, name: str) -> Array:
-    """NumPy's view of an array-like; torch tensors are detached and brought to the CPU."""
+    """Return NumPy's view of an array-like; torch tensors are detached and brought to the CPU."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()

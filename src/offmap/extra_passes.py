@@ -278,7 +278,7 @@ class Requirements:
         )
 
     def describe(self) -> str:
-        """One line for messages."""
+        """Return one line for messages."""
         parts = {
             "features": self.features,
             "logits": self.logits,

@@ -20,7 +20,7 @@ _COMPANION = "companion."
 
 
 def priorities(rows: Array, seed: int) -> npt.NDArray[np.uint64]:
-    """A uniform 64-bit number per row, the same wherever the row stands. Equal rows get equal numbers.
+    """Return a uniform 64-bit number per row, the same wherever the row stands. Equal rows get equal numbers.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class _Lowest:
         return {name: value[: self._final()] for name, value in held.items()}
 
     def state(self) -> dict[str, Array]:
-        """Everything remembered, as named arrays that `from_state` reads back."""
+        """Return everything remembered, as named arrays that `from_state` reads back."""
         self._compact()
         state: dict[str, Array] = {"seen": np.array([self.seen], np.int64)}
         for _, rows, beside in self._parts:
@@ -188,12 +188,12 @@ class Reservoir(_Lowest):
         return f"Reservoir(size={self.size}, seed={self.seed})"
 
     def state(self) -> dict[str, Array]:
-        """Everything remembered, as named arrays that `from_state` reads back."""
+        """Return everything remembered, as named arrays that `from_state` reads back."""
         return super().state() | {"size": np.array([self.size]), "seed": np.array([self.seed])}
 
     @classmethod
     def from_state(cls, state: dict[str, Array]) -> Reservoir:
-        """The reservoir that gave this state."""
+        """Return the reservoir that gave this state."""
         return cls(int(state["size"][0]), int(state["seed"][0]))._restore(state)
 
     def _final(self) -> int:
@@ -231,12 +231,12 @@ class Sample(_Lowest):
         return f"Sample(alpha={self.alpha}, seed={self.seed})"
 
     def state(self) -> dict[str, Array]:
-        """Everything remembered, as named arrays that `from_state` reads back."""
+        """Return everything remembered, as named arrays that `from_state` reads back."""
         return super().state() | {"alpha": np.array([self.alpha]), "seed": np.array([self.seed])}
 
     @classmethod
     def from_state(cls, state: dict[str, Array]) -> Sample:
-        """The sample that gave this state."""
+        """Return the sample that gave this state."""
         return cls(float(state["alpha"][0]), int(state["seed"][0]))._restore(state)
 
     def _final(self) -> int:

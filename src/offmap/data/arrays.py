@@ -28,7 +28,7 @@ SYNONYMS = {
 
 @READERS.register("npy")
 def read_npy(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Samples:
-    """One array, mapped into memory: rows of numbers are features, anything with more dimensions is inputs.
+    """Read one array, mapped into memory: rows of numbers are features, anything with more dimensions is inputs.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def read_npy(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sample
 
 @READERS.register("npz")
 def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Samples:
-    """Named arrays: ``inputs`` (or images, x), ``features``, ``logits``, ``labels``; others are kept.
+    """Read named arrays: ``inputs`` (or images, x), ``features``, ``logits``, ``labels``; others are kept.
 
     ``weight`` and ``bias`` make a head, ``classes`` names the classes. A single array under another name is
     taken as by `read_npy`.
@@ -81,7 +81,7 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sample
 
 
 def load_npz(file: Path, max_bytes: int = MAX_BYTES) -> dict[str, Array]:
-    """Every array of the file, after a look at how large they say they are."""
+    """Read every array of the file, after a look at how large they say they are."""
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
@@ -98,7 +98,7 @@ def load_npz(file: Path, max_bytes: int = MAX_BYTES) -> dict[str, Array]:
 
 
 def read_head(path: str | os.PathLike[str]) -> Head:
-    """A last linear layer from an ``.npz`` or ``.safetensors`` file: a matrix ``weight``, maybe a ``bias``.
+    """Read a last linear layer from an ``.npz`` or ``.safetensors`` file: a matrix ``weight``, maybe a ``bias``.
 
     Names may have a prefix (``fc.weight``). A file with several such matrices must be cut down to one.
 
@@ -131,7 +131,7 @@ def read_head(path: str | os.PathLike[str]) -> Head:
 
 
 def rename_arrays(arrays: Mapping[str, Array], source: str) -> dict[str, Array]:
-    """Arrays under the names used here; two names for one thing are refused."""
+    """Bring arrays under the names used here; two names for one thing are refused."""
     found: dict[str, Array] = {}
     for name, array in arrays.items():
         ours = next((ours for ours, names in SYNONYMS.items() if name in names), name)

@@ -14,7 +14,7 @@ LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, what a colour weighs in grey
 
 
 def resize_weights(start: Tensor, length: Tensor, given: int, wanted: int) -> Tensor:
-    """The matrices that cut an interval out of a line of pixels and stretch it: samples × wanted × given.
+    """Return the matrices that cut an interval out of a line of pixels and stretch it: samples × wanted × given.
 
     Bilinear with a triangle as wide as the pixel that is made, so that shrinking averages instead of skipping
     (what other libraries call antialiasing). Pixels beyond the interval do not take part.
@@ -74,7 +74,7 @@ def crop(images: Tensor, boxes: Tensor, flip: Tensor, size: tuple[int, int]) -> 
 
 
 def luminance(images: Tensor) -> Tensor:
-    """The grey of each pixel, samples × 1 × height × width; one channel is grey already.
+    """Return the grey of each pixel, samples × 1 × height × width; one channel is grey already.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def luminance(images: Tensor) -> Tensor:
 
 
 def brightness(images: Tensor, amount: Tensor) -> Tensor:
-    """Each picture times its amount.
+    """Multiply each picture by its amount.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def brightness(images: Tensor, amount: Tensor) -> Tensor:
 
 
 def contrast(images: Tensor, amount: Tensor) -> Tensor:
-    """Each picture mixed with its mean grey: 0 leaves only that, 1 changes nothing.
+    """Mix each picture with its mean grey: 0 leaves only that, 1 changes nothing.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def contrast(images: Tensor, amount: Tensor) -> Tensor:
 
 
 def saturation(images: Tensor, amount: Tensor) -> Tensor:
-    """Each pixel mixed with its own grey: 0 leaves only that, 1 changes nothing.
+    """Mix each pixel with its own grey: 0 leaves only that, 1 changes nothing.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def saturation(images: Tensor, amount: Tensor) -> Tensor:
 
 
 def hue(images: Tensor, amount: Tensor) -> Tensor:
-    """Each pixel's hue turned by a share of the full circle; value and chroma stay.
+    """Turn each pixel's hue by a share of the full circle; value and chroma stay.
 
     With V the largest channel, C the chroma and H the hue in sixths of the circle, red is
     ``V − C·clip(2 − |H − 3|, 0, 1)``, green ``V − C·clip(|H − 2| − 1, 0, 1)`` and blue the same around 4: the HSV
@@ -152,7 +152,7 @@ def hue(images: Tensor, amount: Tensor) -> Tensor:
 
 
 def blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """A Gaussian blur of its own width for each picture; at the border, only pixels that are there take part.
+    """Blur each picture by a Gaussian of its own width; at the border, only pixels that are there take part.
 
     Examples
     --------

@@ -25,7 +25,7 @@ class DigitsSplit:
 
 
 def digits(known: int | Iterable[int] = 6, seed: int = 0) -> DigitsSplit:
-    """The 1,797 handwritten digits of 8×8 pixels, as a network takes them: one channel, values in [0, 1].
+    """Load the 1,797 handwritten digits of 8×8 pixels, as a network takes them: one channel, values in [0, 1].
 
     Parameters
     ----------

@@ -43,12 +43,12 @@ class ImageFolder:
         return _decode(self.files[index], self.size, self.mode)
 
     def batches(self, size: int = 256) -> Iterator[Array]:
-        """The pictures in order, `size` at a time, so that memory stays bounded."""
+        """Yield the pictures in order, `size` at a time, so that memory stays bounded."""
         for start in range(0, len(self), size):
             yield self._stacked(range(start, min(start + size, len(self))))
 
     def read(self, max_bytes: int = MAX_BYTES) -> Samples:
-        """All pictures at once."""
+        """Read all pictures at once."""
         check_size(self[0].nbytes * len(self), f"{len(self)} pictures", max_bytes)
         arrays = {"inputs": self._stacked(range(len(self)))}
         if self.labels is not None:
@@ -134,7 +134,7 @@ def image_folder(
 
 
 def tiles(name: str, folder: str | os.PathLike[str] | None = None, *, side: int = 32, per_row: int = 100) -> Samples:
-    """A set kept as one lossless mosaic: tiles row by row, with labels beside it.
+    """Read a set kept as one lossless mosaic: tiles row by row, with labels beside it.
 
     Reads ``images/<name>.webp``, ``images/<name>_labels.npy`` and, if there, the class names
     ``images/<set>_classes.json``, where `<set>` is the name up to its first underscore.
@@ -175,7 +175,7 @@ def tiles(name: str, folder: str | os.PathLike[str] | None = None, *, side: int 
 
 
 def scale_images(images: Array, mean: Any = 0.0, std: Any = 1.0) -> npt.NDArray[np.float32]:
-    """Pictures as a network takes them: scaled to [0, 1], less the mean, over the deviation, channels first.
+    """Scale pictures as a network takes them: to [0, 1], less the mean, over the deviation, channels first.
 
     Parameters
     ----------

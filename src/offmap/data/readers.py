@@ -52,7 +52,7 @@ def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, **images: 
 
 
 def read_activations(path: str | os.PathLike[str], head: Head | None = None) -> Activations:
-    """What a network said, from a folder that an extraction wrote or from a file with features or logits.
+    """Read what a network said, from a folder that an extraction wrote or from a file with features or logits.
 
     Parameters
     ----------

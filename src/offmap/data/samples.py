@@ -81,7 +81,7 @@ class Samples:
         return self.arrays.get("labels")
 
     def activations(self, head: Head | None = None) -> Activations:
-        """The features, logits and labels as `Activations`, with the source's own head unless one is given.
+        """Return the features, logits and labels as `Activations`, with the source's own head unless one is given.
 
         Examples
         --------
@@ -113,7 +113,7 @@ def check_size(size: int, what: str, max_bytes: int) -> None:
 
 
 def encode_labels(labels: Array, name: str) -> tuple[Array, tuple[str, ...]]:
-    """Class indices, and the classes' names when labels are text (sorted, as scikit-learn does).
+    """Turn labels into class indices and class names; text labels are sorted, as scikit-learn does.
 
     Examples
     --------

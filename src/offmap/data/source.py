@@ -66,7 +66,7 @@ def batches(
     labels: Any = None,
     **images: Any,
 ) -> Batches:
-    """The inputs of a data set, ready for `Network.extract`; pictures are decoded as they are needed.
+    """Return the inputs of a data set, ready for `Network.extract`; pictures are decoded as they are needed.
 
     Parameters
     ----------

@@ -112,7 +112,7 @@ class OpenWorldSplit:
         return (self.targets >= 0) & ~self.is_known
 
     def apply(self, samples: Samples) -> Samples:
-        """The data as a learner may see it: ``labels`` with −1, the truth put aside as ``targets``.
+        """Return the data as a learner may see it: ``labels`` with −1, the truth put aside as ``targets``.
 
         Examples
         --------
@@ -131,7 +131,8 @@ class OpenWorldSplit:
         return Samples(arrays, self.classes or part.classes, part.names, part.skipped, part.head)
 
     def hide_classes(self, share: float = 0.5, ratio: float = 0.5, seed: int = 0) -> OpenWorldSplit:
-        """A split of the labelled samples alone, some known classes played as novel: validation without novel labels.
+        """Return a split of the labelled samples alone, some known classes played as novel: validation without novel
+        labels.
 
         The classes of the labelled samples are divided in two, and part of the samples of those that stay known are
         labelled (thesis, appendix B.3.4).
@@ -237,7 +238,8 @@ def open_world_split(
 
 
 def published_split(name: str, targets: Any, seed: int = 0) -> OpenWorldSplit:
-    """A split from the literature by its name: the published classes and shares; the samples drawn are by our seed.
+    """Return a split from the literature by its name: the published classes and shares; the samples drawn are by our
+    seed.
 
     ``C10-5``, ``C100-50`` and ``C100-80`` label everything known, so that the unlabelled pile is all novel (thesis
     section 6.5). ``ORCA-C10``, ``ORCA-C100`` and ``ORCA-IN100`` label half of the first half of the classes (section

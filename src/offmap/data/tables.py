@@ -22,7 +22,7 @@ from offmap.typing import Array
 @READERS.register("pq")
 @READERS.register("parquet")
 def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Samples:
-    """Columns of lists are features (or what their name says); without any, the numeric columns together are.
+    """Read a table: columns of lists are features (or what their name says), without any the numeric columns are.
 
     A column named ``label`` or ``labels`` holds the classes, as numbers or text; other text is left out.
 

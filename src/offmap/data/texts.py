@@ -41,7 +41,7 @@ def read_texts(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> list
 
 
 def encode_texts(texts: Sequence[str], encoder: Encoder) -> npt.NDArray[np.float32]:
-    """The features that an encoder gives to texts, one row each.
+    """Encode texts: return the features that an encoder gives to them, one row each.
 
     Examples
     --------

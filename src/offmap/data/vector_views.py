@@ -15,7 +15,7 @@ from offmap.errors import InputError
 
 
 def neighbour_lists(features: Any, k: int, normalize: bool = True) -> npt.NDArray[np.int64]:
-    """The k nearest other rows of each row, nearest first; exact.
+    """Return the k nearest other rows of each row, nearest first; exact.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class VectorViews:
     def among(
         cls, features: Any, k: int = 10, neighbour: tuple[float, float] = (0.0, 1.0), **settings: Any
     ) -> VectorViews:
-        """Views that know the data set: by default the second is always one of the k nearest neighbours.
+        """Return views that know the data set: by default the second is always one of the k nearest neighbours.
 
         Parameters
         ----------
@@ -114,12 +114,12 @@ class VectorViews:
         return self.apply(batch, self.draw(len(batch), generator), rows)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Random numbers for two views of so many rows: samples × 2 × numbers."""
+        """Draw random numbers for two views of so many rows: samples × 2 × numbers."""
         numbers = 2 + self.width * ((self.dropout > 0) + (self.noise > 0))
         return torch.rand((count, 2, numbers), generator=generator)
 
     def apply(self, batch: Tensor, numbers: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The two views that the numbers stand for."""
+        """Return the two views that the numbers stand for."""
         if batch.ndim != 2 or batch.shape[1] != self.width or len(batch) != len(numbers):
             raise InputError(
                 f"rows of shape {tuple(batch.shape)} and random numbers for {len(numbers)}: these views take "
@@ -133,7 +133,7 @@ class VectorViews:
         return first, second
 
     def plain(self, batch: Tensor) -> Tensor:
-        """The rows as they are: for evaluation."""
+        """Return the rows as they are: for evaluation."""
         return batch.float()
 
     def _view(self, x: Tensor, numbers: Tensor) -> Tensor:

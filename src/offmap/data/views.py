@@ -31,17 +31,18 @@ class Views(Protocol):
     """What makes two views of a batch."""
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Random numbers for so many samples: a tensor whose first axis is the sample."""
+        """Draw random numbers for so many samples: a tensor whose first axis is the sample."""
 
     def apply(self, batch: Tensor, numbers: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The two views that the numbers stand for; `rows` says which samples of the data set these are."""
+        """Return the two views that the numbers stand for; `rows` says which samples of the data set these are."""
 
     def __call__(self, batch: Tensor, generator: torch.Generator, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Draw and apply."""
 
 
 def step_generator(seed: int, step: int, stream: int = 0) -> torch.Generator:
-    """A generator that depends on the seed and the step alone, so that training resumes with the views it would see.
+    """Return a generator that depends on the seed and the step alone, so that training resumes with the views it would
+    see.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def step_generator(seed: int, step: int, stream: int = 0) -> torch.Generator:
 
 
 def as_pictures(array: Any) -> Tensor:
-    """Pictures as readers give them, as views and networks take them: samples × channels × height × width.
+    """Return pictures as readers give them, as views and networks take them: samples × channels × height × width.
 
     ``uint8`` stays so, a quarter of the memory of floats; views scale it to [0, 1] batch by batch.
 
@@ -153,13 +154,13 @@ class ImageViews:
 
     @classmethod
     def simclr(cls, **settings: Any) -> Self:
-        """SimCLR's views as OpenCon and ORCA use them (thesis, section 8.4): the defaults."""
+        """Return SimCLR's views as OpenCon and ORCA use them (thesis, section 8.4): the defaults."""
         return cls(**settings)
 
     @classmethod
     def simsiam(cls, width: int = 32, **settings: Any) -> Self:
-        """SimSiam's views, as NSCL and SORL use them (thesis, appendix B.1.4): above 32 pixels half of the views are
-        blurred.
+        """Return SimSiam's views, as NSCL and SORL use them (thesis, appendix B.1.4): above 32 pixels half of the
+        views are blurred.
 
         Parameters
         ----------
@@ -180,19 +181,21 @@ class ImageViews:
         return self.apply(batch, self.draw(len(batch), generator))
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Random numbers for two views of so many pictures: samples × 2 × numbers."""
+        """Draw random numbers for two views of so many pictures: samples × 2 × numbers."""
         return torch.rand((count, 2, _NUMBERS), generator=generator)
 
     def apply(self, batch: Tensor, numbers: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The two views that the numbers stand for."""
+        """Return the two views that the numbers stand for."""
         return self.view(batch, numbers[:, 0]), self.view(batch, numbers[:, 1])
 
     def plain(self, batch: Tensor) -> Tensor:
-        """The pictures as they are, scaled and normalised as the views: for evaluation. Not cropped or resized."""
+        """Return the pictures as they are, scaled and normalised as the views: for evaluation. Not cropped or
+        resized.
+        """
         return self._normalised(_floats(batch))
 
     def view(self, batch: Tensor, numbers: Tensor) -> Tensor:
-        """One view of a batch from one set of numbers, samples × numbers."""
+        """Return one view of a batch from one set of numbers, samples × numbers."""
         if batch.ndim != 4 or batch.shape[1] not in (1, 3):
             raise InputError(
                 f"pictures of shape {tuple(batch.shape)}: samples × 1 or 3 channels × height × width are needed"
@@ -204,7 +207,7 @@ class ImageViews:
         return torch.cat(views) if views else _floats(batch)
 
     def boxes(self, numbers: Tensor, height: int, width: int) -> Tensor:
-        """The crops that the numbers stand for, samples × (top, left, height, width), in whole pixels.
+        """Return the crops that the numbers stand for, samples × (top, left, height, width), in whole pixels.
 
         The first of ten drawn boxes that fits; else the largest in the middle with an allowed aspect.
         """

@@ -109,7 +109,7 @@ class Contingency:
         return self.block(self.classes)
 
     def block(self, classes: Iterable[Hashable]) -> Counts:
-        """The columns of these classes."""
+        """Return the columns of these classes."""
         column = {label: j for j, label in enumerate(classes)}
         row = {group: i for i, group in enumerate(self.groups)}
         table = np.zeros((len(row), len(column)), np.int64)
@@ -119,7 +119,7 @@ class Contingency:
         return table
 
     def sizes(self, classes: Iterable[Hashable]) -> Counts:
-        """How many samples each of these classes has, outliers included."""
+        """Return how many samples each of these classes has, outliers included."""
         totals: dict[Hashable, int] = {}
         for (_, label), count in self._cells.items():
             totals[label] = totals.get(label, 0) + count
@@ -132,7 +132,7 @@ def open_world_accuracy(
     known_classes: Any = (),
     convention: Convention = "v2",
 ) -> OpenWorldAccuracy:
-    """All, Known and Novel accuracy of a clustering, in a named convention.
+    """Measure All, Known and Novel accuracy of a clustering, in a named convention.
 
     Groups have no names, so they are matched to classes one to one by the assignment that makes most samples
     right (Kuhn 1955). Papers differ in what they match; one prediction can differ by 20 points between them.
@@ -211,7 +211,7 @@ def accuracy_by_convention(truth: Any, found: Any, labels: Any) -> dict[str, dic
 
 
 def match_clusters(y_true: Any, y_pred: Any = None) -> dict[Hashable, Hashable]:
-    """The class each group stands for, one to one, so that most samples are right; spare groups are left out.
+    """Return the class each group stands for, one to one, so that most samples are right; spare groups are left out.
 
     Examples
     --------
@@ -224,7 +224,7 @@ def match_clusters(y_true: Any, y_pred: Any = None) -> dict[Hashable, Hashable]:
 
 
 def class_table(y_true: Any, y_pred: Any = None) -> list[ClassRow]:
-    """For every true class: its size, its group, how much of the class is in it and of it in the class.
+    """Return, for every true class, its size, its group, how much of the class is in it and of it in the class.
 
     Examples
     --------
@@ -247,7 +247,7 @@ def class_table(y_true: Any, y_pred: Any = None) -> list[ClassRow]:
 
 
 def purity(y_true: Any, y_pred: Any = None) -> float:
-    """The share of samples that belong to the largest class of their group; outliers count as wrong.
+    """Measure the share of samples that belong to the largest class of their group; outliers count as wrong.
 
     Examples
     --------
@@ -260,7 +260,7 @@ def purity(y_true: Any, y_pred: Any = None) -> float:
 
 
 def normalized_mutual_info(y_true: Any, y_pred: Any = None) -> float:
-    """Mutual information over the mean of both entropies; outliers (-1) form one group of their own.
+    """Measure mutual information over the mean of both entropies; outliers (-1) form one group of their own.
 
     Examples
     --------
@@ -277,7 +277,7 @@ def normalized_mutual_info(y_true: Any, y_pred: Any = None) -> float:
 
 
 def adjusted_rand(y_true: Any, y_pred: Any = None) -> float:
-    """Pairs of samples on which groups and classes agree, 0 at chance (Hubert & Arabie 1985); outliers as above.
+    """Count pairs of samples on which groups and classes agree, 0 at chance (Hubert & Arabie 1985); outliers as above.
 
     Examples
     --------
@@ -315,7 +315,7 @@ def linear_probe_accuracy(
     regularization: float = 1.0,
     seed: int = 0,
 ) -> float:
-    """Accuracy of a logistic regression on frozen features: how linearly the classes can be told apart.
+    """Measure the accuracy of a logistic regression on frozen features: how linearly the classes can be told apart.
 
     Features are standardised with the training part's mean and deviation.
 

@@ -87,7 +87,7 @@ def metric_names() -> tuple[str, ...]:
 
 @register_metric("fpr95", "FPR95", best="min")
 def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
-    """The share of OOD inputs accepted when at least `tpr` of the ID inputs are (thesis, section 3.2, eq. 3.3).
+    """Return the share of OOD inputs accepted when at least `tpr` of the ID inputs are (thesis, section 3.2, eq. 3.3).
 
     The threshold is the largest one that at least `tpr` of the ID scores reach; OOD scores count when they reach it.
     Many libraries report the other direction, which is `fpr_at_tpr_ood_positive`.
@@ -102,7 +102,7 @@ def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
 
 
 def threshold_at_tpr(id_scores: Any, tpr: float = 0.95) -> float:
-    """The largest threshold that at least `tpr` of the scores reach."""
+    """Return the largest threshold that at least `tpr` of the scores reach."""
     if not 0 < tpr <= 1:
         raise InputError(f"tpr={tpr}: a share above 0 and at most 1 is needed")
     known = np.sort(_scores(id_scores, "ID"))[::-1]
@@ -110,7 +110,7 @@ def threshold_at_tpr(id_scores: Any, tpr: float = 0.95) -> float:
 
 
 def fpr_at_tpr_ood_positive(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
-    """The other convention: the share of ID inputs flagged when at least `tpr` of the OOD inputs are.
+    """Return the other convention: the share of ID inputs flagged when at least `tpr` of the OOD inputs are.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def fpr_at_tpr_ood_positive(id_scores: Any, ood_scores: Any, tpr: float = 0.95) 
 
 @register_metric("auroc", "AUROC")
 def auroc(id_scores: Any, ood_scores: Any) -> float:
-    """The chance that an ID input scores above an OOD input, ties counted half.
+    """Return the chance that an ID input scores above an OOD input, ties counted half.
 
     Examples
     --------
@@ -139,7 +139,8 @@ def auroc(id_scores: Any, ood_scores: Any) -> float:
 
 @register_metric("aupr_in", "AUPR-in")
 def aupr(id_scores: Any, ood_scores: Any, positive: Literal["id", "ood"] = "id") -> float:
-    """Average precision with ID or OOD inputs as positives. It depends on the ratio of the two: report that beside it.
+    """Return average precision with ID or OOD inputs as positives. It depends on the ratio of the two: report that
+    beside it.
 
     Examples
     --------
@@ -191,7 +192,7 @@ class DetectionReport:
 
 
 def detection_report(id_scores: Any, ood_scores: Any) -> DetectionReport:
-    """FPR95, AUROC and both AUPR, with the counts that AUPR depends on.
+    """Return FPR95, AUROC and both AUPR, with the counts that AUPR depends on.
 
     Examples
     --------

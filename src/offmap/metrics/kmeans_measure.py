@@ -35,8 +35,8 @@ def kmeans_measure(Z: npt.ArrayLike, labels: npt.ArrayLike) -> float:
 
 
 def class_scatter(Z: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, float]:
-    """The scatter inside classes and between them, numerator and denominator of the measure (thesis, section 7.4.2, eq.
-    7.8).
+    """Return the scatter inside classes and between them, numerator and denominator of the measure (thesis, section
+    7.4.2, eq. 7.8).
 
     Examples
     --------

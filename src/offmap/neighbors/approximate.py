@@ -33,7 +33,7 @@ class Index:
         self._index = self._build()
 
     def search(self, queries: Float32Array, k: int) -> tuple[Float32Array, Array]:
-        """Distances and row numbers, nearest first; what the index could not find is infinity and −1."""
+        """Return distances and row numbers, nearest first; what the index could not find is infinity and −1."""
         if self.engine == "hnsw":
             self._index.hnsw.efSearch = max(128, 2 * k)
         if not len(queries):
@@ -63,7 +63,7 @@ class Index:
 
 
 def between(parts: Sequence[Array], count: int = 200) -> Float32Array:
-    """Points halfway between rows that lie far apart in the bank: queries like its rows, but none of them.
+    """Return points halfway between rows that lie far apart in the bank: queries like its rows, but none of them.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def between(parts: Sequence[Array], count: int = 200) -> Float32Array:
 
 
 def overlap(found: Array, true: Array) -> float:
-    """The share of the true neighbours that were found, the recall.
+    """Return the share of the true neighbours that were found, the recall.
 
     Examples
     --------

@@ -70,7 +70,7 @@ class Bank:
 
     @classmethod
     def of(cls, vectors: Array, normalize: bool = True, engine: Engine = "auto") -> Bank:
-        """A bank around an array or memory map that is already as it should be; nothing is copied or checked.
+        """Return a bank around an array or memory map that is already as it should be; nothing is copied or checked.
 
         With `normalize`, the rows must have length 1.
 
@@ -145,7 +145,7 @@ class Bank:
         return self
 
     def kth_distance(self, queries: Any, k: int, average: bool = False) -> Float32Array:
-        """The distance of each query to its k-th nearest row, or the mean distance to the k nearest.
+        """Return the distance of each query to its k-th nearest row, or the mean distance to the k nearest.
 
         A query without direction (all zeros, when normalising) is infinitely far from everything.
         """
@@ -156,7 +156,7 @@ class Bank:
         return result
 
     def search(self, queries: Any, k: int) -> tuple[Float32Array, Array]:
-        """The distances to the k nearest rows and their numbers, nearest first.
+        """Return the distances to the k nearest rows and their numbers, nearest first.
 
         A query without direction (all zeros, when normalising) has distance infinity and row −1.
         """
@@ -166,7 +166,7 @@ class Bank:
         return found, rows
 
     def recall(self, k: int, queries: Any = None) -> float:
-        """The share of the true k nearest rows that the engine finds; 1 for the exact engines.
+        """Return the share of the true k nearest rows that the engine finds; 1 for the exact engines.
 
         Parameters
         ----------
@@ -182,7 +182,7 @@ class Bank:
         return approximate.overlap(self._nearest(asked, k, False)[1], true._nearest(asked, k, False)[1])
 
     def explain(self, k: int = 50) -> str:
-        """Which engine answers and why; for an approximate one, the recall it reaches on this bank."""
+        """Return which engine answers and why; for an approximate one, the recall it reaches on this bank."""
         size = f"{len(self)} × {self.width} vectors in {self.dtype}"
         if self.engine in APPROXIMATE:
             if not len(self):

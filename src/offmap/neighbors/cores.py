@@ -54,7 +54,7 @@ def _blas() -> Any:
 
 
 def one_core_products() -> Any:
-    """A context in which BLAS uses one thread; gives the number of threads the user allows it otherwise.
+    """Return a context in which BLAS uses one thread; gives the number of threads the user allows it otherwise.
 
     Examples
     --------

@@ -37,7 +37,7 @@ def nearest(
     penalties: Sequence[Float32Array] | None = None,
     last_only: bool = False,
 ) -> tuple[Float32Array, Array]:
-    """The closeness and the row numbers of the k nearest rows, nearest first; or of the k-th alone.
+    """Return the closeness and the row numbers of the k nearest rows, nearest first; or of the k-th alone.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ def save(folder: str | os.PathLike[str], parts: Sequence[Array], config: Mapping
 
 
 def load(folder: str | os.PathLike[str], mmap: bool) -> tuple[Array, dict[str, Any]]:
-    """The vectors and the configuration; sizes are checked always, the checksum when everything is read."""
+    """Return the vectors and the configuration; sizes are checked always, the checksum when everything is read."""
     target = Path(folder)
     try:
         meta = json.loads((target / META).read_text())

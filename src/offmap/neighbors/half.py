@@ -23,7 +23,7 @@ ROUNDING = 2.0**-11  # of one number to float16, relative
 
 
 def slack(width: int) -> float:
-    """How far a product of two unit vectors in float16 can be from the true one.
+    """Return how far a product of two unit vectors in float16 can be from the true one.
 
     Both vectors are rounded, and the product is: three roundings. Numbers too small for float16 and the sum in float32
     add at most 2⁻²³ per column.
@@ -60,13 +60,13 @@ class HalfCopy:
 
     @staticmethod
     def pays(parts: Sequence[Array]) -> bool:
-        """Whether a bank gains from a copy."""
+        """Return whether a bank gains from a copy."""
         size = sum(part.nbytes for part in parts)
         plain = not any(map(is_mapped, parts)) and parts[0].dtype == np.float32
         return plain and SMALLEST <= size <= LARGEST and _sums_in_float32()
 
     def nearest(self, query: Float32Array, k: int) -> tuple[Float32Array, Array] | None:
-        """The closeness and the numbers of the k nearest rows, as `exact.nearest`; `None` if too many may be."""
+        """Return the closeness and the numbers of the k nearest rows, as `exact.nearest`; `None` if too many may be."""
         import torch
 
         asked = torch.from_numpy(query.astype(np.float16))

@@ -104,7 +104,7 @@ class PgBank:
         return self
 
     def kth_distance(self, queries: Any, k: int, average: bool = False) -> Float32Array:
-        """The distance of each query to its k-th nearest row, or the mean distance to the k nearest.
+        """Return the distance of each query to its k-th nearest row, or the mean distance to the k nearest.
 
         A query without direction (all zeros, when normalising) is infinitely far from everything.
         """
@@ -114,7 +114,7 @@ class PgBank:
         return distances[:, -1]
 
     def search(self, queries: Any, k: int) -> tuple[Float32Array, Array]:
-        """The distances to the k nearest rows and their numbers, nearest first."""
+        """Return the distances to the k nearest rows and their numbers, nearest first."""
         with self._session() as session:
             width = self._width(session)
             if not width:
@@ -141,7 +141,7 @@ class PgBank:
         return 1.0
 
     def explain(self) -> str:
-        """Which engine answers and why."""
+        """Return which engine answers and why."""
         return (
             f"table {self.table}: exact, PostgreSQL compares each query with every row; made for sharing a bank among "
             f"processes, a bank in memory is many times faster"

@@ -44,11 +44,11 @@ class Tile:
         return Tile(self.start + (part.start or 0) * self.step, self.step, self.rows[part], penalty)
 
     def widened(self) -> Tile:
-        """The same rows in float32."""
+        """Return the same rows in float32."""
         return Tile(self.start, self.step, as_floats(self.rows), self.penalty)
 
     def closeness(self, queries: Float32Array, out: Float32Array | None = None) -> Float32Array:
-        """Queries × rows; larger is nearer."""
+        """Return queries × rows; larger is nearer."""
         values: Float32Array = np.matmul(queries, as_floats(self.rows).T, out=out)
         if self.penalty is not None:
             values -= self.penalty
@@ -71,7 +71,7 @@ def tiles(
 
 
 def rank_for(k: int, share: float) -> int:
-    """Which value of a share of the bank lies below the k-th of the whole bank, almost surely.
+    """Return which value of a share of the bank lies below the k-th of the whole bank, almost surely.
 
     Above the r-th value of the share, the whole has r / share values, give or take sqrt(r) / share. This is the
     smallest r that leaves k of them DEVIATIONS below the mean.
@@ -85,7 +85,7 @@ def rank_for(k: int, share: float) -> int:
 
 
 def room(total: int, k: int, threads: int, sample: int) -> int:
-    """How many values one thread can hold per query: what will pass its bounds, a margin, and never less than k.
+    """Return how many values one thread can hold per query: what will pass its bounds, a margin, and never less than k.
 
     `sample` is the number of rows the bounds come from; 0 if they are raised as more of the bank is seen.
     """
@@ -101,7 +101,7 @@ def room(total: int, k: int, threads: int, sample: int) -> int:
 
 
 def queries_at_once(total: int, k: int, threads: int) -> int:
-    """How many queries share one reading of the bank, within the memory for their buffers."""
+    """Return how many queries share one reading of the bank, within the memory for their buffers."""
     per_query = 12 * threads * max(room(total, k, threads, 0), room(total, k, threads, _sample_of(total)))
     return int(np.clip(BUFFER_BYTES // per_query, 1, 16 * TILE_QUERIES))
 
@@ -224,7 +224,7 @@ class Worker:
 
 
 def top(values: Float32Array, k: int) -> Array:
-    """Where the k largest values of each row stand, in no order.
+    """Return where the k largest values of each row stand, in no order.
 
     Examples
     --------
@@ -236,7 +236,7 @@ def top(values: Float32Array, k: int) -> Array:
 
 
 def best(values: Float32Array, k: int) -> tuple[Float32Array, Array]:
-    """The k largest values of each row, largest first, and where they stand.
+    """Return the k largest values of each row, largest first, and where they stand.
 
     Examples
     --------
@@ -250,7 +250,7 @@ def best(values: Float32Array, k: int) -> tuple[Float32Array, Array]:
 
 
 def last(values: Float32Array, k: int) -> tuple[Float32Array, Array]:
-    """The k-th largest value of each row and where it stands: cheaper than `best`, for it sorts no places.
+    """Return the k-th largest value of each row and where it stands: cheaper than `best`, for it sorts no places.
 
     Examples
     --------

@@ -23,7 +23,7 @@ CLOSE = 0.01  # share of the size of its terms below which a squared distance ha
 
 
 def as_rows(values: Any, where: str, width: int = 0) -> Float32Array:
-    """Finite float32 rows of the asked width, or an error that says what is wrong.
+    """Turn values into finite float32 rows of the asked width, or raise an error that says what is wrong.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def as_rows(values: Any, where: str, width: int = 0) -> Float32Array:
 
 
 def as_floats(rows: Array) -> Float32Array:
-    """Stored rows as float32; a copy only if they are float16.
+    """Turn stored rows into float32; a copy only if they are float16.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def unit_and_length(rows: Float32Array | FloatArray) -> tuple[Float32Array, Floa
 
 
 def directions(rows: Float32Array, where: str) -> Float32Array:
-    """Rows scaled to length 1; one of zeros is an error that names it.
+    """Scale rows to length 1; one of zeros is an error that names it.
 
     Examples
     --------
@@ -143,7 +143,7 @@ class Frame:
 
     @classmethod
     def of(cls, parts: Sequence[Array]) -> Frame:
-        """The frame of a bank of any vectors: one pass that keeps one number per row."""
+        """Return the frame of a bank of any vectors: one pass that keeps one number per row."""
         total = sum(len(part) for part in parts)
         center = take(parts, np.unique(np.linspace(0, total - 1, 1024).astype(np.int64)))
         middle: Float32Array = center.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -157,11 +157,13 @@ class Frame:
         return cls(middle, penalties)
 
     def shift(self, queries: Float32Array) -> Float32Array:
-        """The queries as the products need them."""
+        """Return the queries as the products need them."""
         return queries if self.center is None else queries - self.center
 
     def squared(self, shifted: Float32Array, closeness: Float32Array) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
-        """Squared distances, in the place of the closeness, and where too many digits cancelled to trust them."""
+        """Return squared distances, in the place of the closeness, and where too many digits cancelled to trust
+        them.
+        """
         wide = shifted.astype(np.float64)
         constant = np.square(wide).sum(axis=1) + (1 if self.center is None else 2 * (wide @ self.center))
         squared = closeness
@@ -172,7 +174,7 @@ class Frame:
 
 
 def distances(parts: Sequence[Array], queries: Float32Array, rows: Array) -> Float32Array:
-    """The distance of each query to the bank row named for it, from the difference of the two.
+    """Return the distance of each query to the bank row named for it, from the difference of the two.
 
     Each value depends on its two vectors alone, to the last bit, not on what else is asked.
 
@@ -190,7 +192,7 @@ def distances(parts: Sequence[Array], queries: Float32Array, rows: Array) -> Flo
 
 
 def take(parts: Sequence[Array], chosen: Array) -> Array:
-    """Rows of a bank by number, whichever part they are in.
+    """Return rows of a bank by number, whichever part they are in.
 
     Examples
     --------
@@ -210,7 +212,7 @@ def take(parts: Sequence[Array], chosen: Array) -> Array:
 
 
 def is_mapped(array: Array) -> bool:
-    """Whether an array lies in a mapped file, where reading in order matters.
+    """Return whether an array lies in a mapped file, where reading in order matters.
 
     Examples
     --------
@@ -226,7 +228,7 @@ def is_mapped(array: Array) -> bool:
 
 
 def blocks(rows: Array) -> list[slice]:
-    """Runs of rows that are small enough to work on in wider types.
+    """Return runs of rows that are small enough to work on in wider types.
 
     Examples
     --------

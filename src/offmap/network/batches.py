@@ -26,7 +26,7 @@ class Batch:
     size: int
 
     def digest(self) -> str:
-        """A checksum of everything in it, by which a resumed extraction knows the batch again."""
+        """Return a checksum of everything in it, by which a resumed extraction knows the batch again."""
         digest = hashlib.blake2b(digest_size=16)
         parts = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
         for name, value in [*parts.items(), ("labels", self.labels)]:
@@ -38,7 +38,7 @@ class Batch:
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is a NumPy array or a torch tensor."""
+    """Return whether it is a NumPy array or a torch tensor."""
     return isinstance(value, np.ndarray) or (hasattr(value, "detach") and hasattr(value, "shape"))
 
 
@@ -60,7 +60,7 @@ def update_digest(digest: hashlib.blake2b, name: str, value: Any) -> None:
 
 
 def read_batches(loader: Any, labels: Any = None, batch_size: int = 128) -> Iterator[Batch]:
-    """Every batch in order, with its labels when there are any.
+    """Yield every batch in order, with its labels when there are any.
 
     Parameters
     ----------
@@ -103,14 +103,14 @@ def read_batches(loader: Any, labels: Any = None, batch_size: int = 128) -> Iter
 
 
 def check_batch_size(batch_size: int) -> int:
-    """How many inputs make a batch: at least one."""
+    """Return how many inputs make a batch: at least one."""
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: a batch holds at least one input")
     return batch_size
 
 
 def batch_count(loader: Any, batch_size: int) -> int | None:
-    """How many batches there will be, when that is known beforehand."""
+    """Return how many batches there will be, when that is known beforehand."""
     if is_array(loader):
         return -(-len(loader) // check_batch_size(batch_size))
     try:

@@ -22,7 +22,7 @@ _SEED_STEP = 0x9E3779B97F4A7C15  # spreads neighbouring seeds apart (the odd con
 
 
 def run_extra_pass(backend: TorchBackend, request: Request, inputs: Inputs, start: int) -> dict[str, torch.Tensor]:
-    """The extras that `request` asks of one batch, whose first input stands at place `start`."""
+    """Run the pass that `request` asks for on one batch, whose first input stands at place `start`."""
     if isinstance(request, Edited):
         return _edited(backend, request, inputs)
     if isinstance(request, Perturbed):

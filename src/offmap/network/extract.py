@@ -20,7 +20,7 @@ from offmap.typing import Array
 
 
 def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype: np.dtype[Any]) -> dict[str, Array]:
-    """Every array of one batch, after checking that the needs can be met."""
+    """Run one batch, after checking that the requirements can be met."""
     if requirements.labels:
         require_labels(batch)
     arrays = {
@@ -41,7 +41,7 @@ def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype:
 
 
 def collect_activations(backend: Backend, parts: Sequence[dict[str, Array]]) -> Activations:
-    """Activations in memory from the arrays of all batches."""
+    """Join in memory the arrays of all batches."""
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     extras = {name.removeprefix("extra."): arrays[name] for name in arrays if name.startswith("extra.")}
     return Activations(arrays["features"], backend.head(), arrays["logits"], arrays.get("labels"), extras)

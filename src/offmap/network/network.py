@@ -116,7 +116,7 @@ class Network:
         return head
 
     def layers(self) -> dict[str, str]:
-        """The names that can be tapped, and what each is.
+        """Return the names that can be tapped, and what each is.
 
         Examples
         --------
@@ -128,7 +128,7 @@ class Network:
         return self.backend.layers()
 
     def fingerprint(self) -> str:
-        """A checksum of the weights, by which a folder of activations knows its network."""
+        """Return a checksum of the weights, by which a folder of activations knows its network."""
         return self.backend.fingerprint()
 
     def __call__(self, x: Any, requirements: Requirements | None = None, device: str | None = None) -> Activations:
@@ -205,7 +205,7 @@ class Network:
         batch_size: int = 128,
         device: str | None = None,
     ) -> Activations:
-        """Activations of `n` inputs of Gaussian noise N(0, 1), outliers for choosing hyperparameters.
+        """Run the network on `n` inputs of Gaussian noise N(0, 1), outliers for choosing hyperparameters.
 
         Examples
         --------

@@ -56,24 +56,24 @@ class OnnxBackend(Backend):
         return self._tap
 
     def head(self) -> Head | None:
-        """The head read off the file's weights."""
+        """Return the head read off the file's weights."""
         return None if self._tap is None else self._tap.head
 
     def layers(self) -> dict[str, str]:
-        """Every tensor that a node computes, and the kind of node."""
+        """Return every tensor that a node computes, and the kind of node."""
         return {name: node.op_type for node in self.model.graph.node for name in node.output if name}
 
     def fingerprint(self) -> str:
-        """A checksum of the graph and its weights."""
+        """Return a checksum of the graph and its weights."""
         return hashlib.blake2b(self._bytes(self.model), digest_size=16).hexdigest()
 
     def session(self, device: str | None) -> AbstractContextManager[None]:
-        """Nothing has to be put back: the file is only read."""
+        """Choose where to run; nothing has to be put back, for the file is only read."""
         self._device = device
         return nullcontext()
 
     def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
-        """Features, logits and asked layers of one batch, by the names of arrays in a saved folder."""
+        """Run one batch and return features, logits and asked layers, by the names of arrays in a saved folder."""
         del start  # nothing in here draws random numbers
         layers = {request.key: self._layer(request) for request in requests}
         tap = self._tap or self._find()
@@ -152,7 +152,7 @@ class OnnxBackend(Backend):
         )
 
     def evaluated(self, inputs: Any, tensors: list[str]) -> dict[str, Array]:
-        """The values of some tensors for one batch, as they are in the graph."""
+        """Compute some tensors for one batch, as they are in the graph."""
         names = list(dict.fromkeys(tensors))
         try:
             return dict(zip(names, evaluate(self._session_for(tuple(names)), names, inputs), strict=True))
@@ -193,12 +193,12 @@ class _Graph:
         self._weights = {tensor.name: tensor for tensor in model.graph.initializer}
 
     def logits(self) -> str:
-        """The output of that name, or the first."""
+        """Return the output of that name, or the first."""
         names = [output.name for output in self._graph.output]
         return "logits" if "logits" in names else str(names[0])
 
     def width(self, logits: str, found: Tap) -> int | None:
-        """How many classes the output declares; the width of the head at hand when it declares none."""
+        """Return how many classes the output declares; the width of the head at hand when it declares none."""
         for output in self._graph.output:
             dims = output.type.tensor_type.shape.dim
             if output.name == logits and len(dims) == 2 and dims[1].dim_value:
@@ -206,7 +206,7 @@ class _Graph:
         return None if found.head is None else found.head.n_classes
 
     def linear_behind(self, name: str) -> Tap | None:
-        """The Gemm, MatMul + Add or MatMul that ends in this tensor."""
+        """Return the Gemm, MatMul + Add or MatMul that ends in this tensor."""
         node = self._producer.get(name)
         while node is not None and node.op_type in ("Identity", "Cast"):
             node = self._producer.get(node.input[0])
@@ -283,7 +283,7 @@ def _providers(runtime: Any, device: str | None) -> list[str]:
 
 
 def evaluate(session: Any, names: Sequence[str], inputs: Any) -> list[Array]:
-    """Some tensors of a session for one batch of any size; a `RuntimeError` says in one line what went wrong."""
+    """Compute some tensors of a session for one batch of any size; a `RuntimeError` says in one line what went wrong."""
     specs = session.get_inputs()
     feed = {spec.name: _fed(inputs, spec, len(specs)) for spec in specs}
     size = len(next(iter(feed.values())))

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @contextmanager
 def preserve_state(models: Sequence[nn.Module], device: torch.device | None = None) -> Iterator[None]:
-    """Evaluation mode on the asked device inside; modes, buffers and devices as they were afterwards."""
+    """Put models in evaluation mode on the asked device for a while; modes, buffers and devices are as they were afterwards."""
     modules = unique(module for model in models for module in model.modules())
     with ExitStack() as stack:
         stack.enter_context(_buffers_kept(modules))
@@ -103,5 +103,5 @@ def _moved(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]
 
 
 def unique(items: Iterable[T]) -> list[T]:
-    """Each object once, in order: modules and tensors may be shared."""
+    """Keep each object once, in order: modules and tensors may be shared."""
     return list({id(item): item for item in items}.values())

@@ -14,7 +14,7 @@ _GRAM_BYTES = 32 * 2**20
 
 
 def reduce_output(output: torch.Tensor, request: Layer) -> torch.Tensor:
-    """What `request` keeps of a layer's output, one row per input."""
+    """Reduce a layer's output to what `request` keeps, one row per input."""
     if request.reduce == "mean":
         return pool_positions(output)
     if request.reduce == "flat":
@@ -25,7 +25,7 @@ def reduce_output(output: torch.Tensor, request: Layer) -> torch.Tensor:
 
 
 def pool_positions(output: torch.Tensor) -> torch.Tensor:
-    """One vector per input: the mean over H × W of a feature map, over the tokens of a sequence.
+    """Pool to one vector per input: the mean over H × W of a feature map, over the tokens of a sequence.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def pool_positions(output: torch.Tensor) -> torch.Tensor:
 
 
 def order_statistics(output: torch.Tensor, count: int = SKETCH) -> torch.Tensor:
-    """`count` equally spaced order statistics of all values of each input, smallest and largest included.
+    """Return `count` equally spaced order statistics of all values of each input, smallest and largest included.
 
     They give every percentile of an inner layer to within 1/(count − 1) of rank, in constant space.
 
@@ -58,7 +58,7 @@ def order_statistics(output: torch.Tensor, count: int = SKETCH) -> torch.Tensor:
 
 
 def gram_row_sums(output: torch.Tensor, powers: int) -> torch.Tensor:
-    """Row sums of G_p = (F^p F^pᵀ)^(1/p) with signed roots, p = 1 … powers (Sastry & Oore 2020, eq. 1).
+    """Return row sums of G_p = (F^p F^pᵀ)^(1/p) with signed roots, p = 1 … powers (Sastry & Oore 2020, eq. 1).
 
     F holds one row per channel. Each row is first divided by its largest magnitude m, which G_p gives back as
     m_i m_j, so that high powers neither overflow nor vanish.
@@ -91,7 +91,7 @@ def _gram_block(maps: torch.Tensor, powers: int) -> torch.Tensor:
 
 
 def apply_edit(output: torch.Tensor, edit: Edit) -> torch.Tensor:
-    """The layer's output after the edit."""
+    """Edit a layer's output."""
     if isinstance(edit, Clamp):
         return output.clamp(max=edit.c)
     return remove_rank1(output)
@@ -175,7 +175,7 @@ def smallest_entries(values: torch.Tensor, share: float) -> torch.Tensor:
 
 
 def channel_rows(output: torch.Tensor) -> torch.Tensor:
-    """As channels × positions: C × HW of a feature map, width × tokens of a sequence, C × 1 of a vector."""
+    """Arrange as channels × positions: C × HW of a feature map, width × tokens of a sequence, C × 1 of a vector."""
     if output.ndim == 3:
         return output.transpose(1, 2)
     return output.reshape(*output.shape[:2], -1)

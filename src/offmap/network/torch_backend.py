@@ -66,7 +66,7 @@ class TorchBackend(Backend):
         return self._is_head
 
     def head(self) -> Head | None:
-        """A copy of the head as it is now; `None` when features do not come from before a linear head."""
+        """Return a copy of the head as it is now; `None` when features do not come from before a linear head."""
         if not self._is_head:
             return None
         linear = self.module(self._tap or "")
@@ -74,11 +74,11 @@ class TorchBackend(Backend):
         return Head(_copied(linear.weight), None if bias is None else _copied(bias))
 
     def layers(self) -> dict[str, str]:
-        """Every named layer and its kind."""
+        """Return every named layer and its kind."""
         return {name: type(module).__name__ for name, module in self.model.named_modules() if name}
 
     def fingerprint(self) -> str:
-        """A checksum of all weights of all members."""
+        """Return a checksum of all weights of all members."""
         digest = hashlib.blake2b(digest_size=16)
         for member in self.models:
             for name, value in member.state_dict().items():
@@ -87,11 +87,11 @@ class TorchBackend(Backend):
         return digest.hexdigest()
 
     def session(self, device: str | None) -> AbstractContextManager[None]:
-        """Everything run inside finds the models in evaluation mode; afterwards they are as they were."""
+        """Return a context in which the models are in evaluation mode; afterwards they are as they were."""
         return preserve_state(self.models, None if device is None else torch.device(device))
 
     def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
-        """Features, logits and what the requests ask of one batch, by the names of the arrays on disk.
+        """Run one batch and return features, logits and what is asked, by the names of the arrays on disk.
 
         Every batch starts from a random state of its own, made of its place `start`: a model that draws
         numbers gives the same answer in a resumed run.
@@ -116,7 +116,7 @@ class TorchBackend(Backend):
         return {name: _copied(value) for name, value in found.items()}
 
     def forward(self, inputs: Inputs, hooks: Sequence[tuple[str, Hook]] = ()) -> tuple[torch.Tensor, torch.Tensor]:
-        """One pass with some layers' outputs watched or replaced; features and logits, still in the graph."""
+        """Run one pass with some layers' outputs replaced and return features and logits, still in the graph."""
         calls: list[tuple[Any, Any]] = []
 
         def see(given: Any, output: Any) -> None:
@@ -145,11 +145,11 @@ class TorchBackend(Backend):
         )
 
     def logits(self, model: nn.Module, inputs: Inputs) -> torch.Tensor:
-        """What another member of the ensemble answers."""
+        """Return what another member of the ensemble answers."""
         return find_logits(call_model(model, inputs))
 
     def module(self, name: str) -> Any:
-        """A layer by name."""
+        """Return a layer by name."""
         try:
             return self.model.get_submodule(name)
         except AttributeError:
@@ -161,7 +161,7 @@ class TorchBackend(Backend):
             ) from None
 
     def prepared(self, inputs: Any) -> Inputs:
-        """Tensors on the model's device; floating-point numbers in the model's precision."""
+        """Bring inputs to the model's device, floating-point numbers to its precision."""
         if isinstance(inputs, Mapping):
             return {name: self._placed(value) if is_array(value) else value for name, value in inputs.items()}
         return self._placed(inputs)
@@ -241,7 +241,7 @@ class TorchBackend(Backend):
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:
-    """The module whose layers can be tapped: without compilation and parallel wrappers."""
+    """Return the module whose layers can be tapped: without compilation and parallel wrappers."""
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError(
             "Network(ScriptModule): the layers of TorchScript cannot be tapped; pass the original nn.Module, "
@@ -252,12 +252,12 @@ def unwrap_model(model: nn.Module) -> nn.Module:
 
 
 def call_model(model: nn.Module, inputs: Inputs) -> Any:
-    """The model's answer; a mapping is passed as keyword arguments."""
+    """Call the model; a mapping is passed as keyword arguments."""
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
 
 def find_logits(output: Any) -> torch.Tensor:
-    """The logits in what a model returned: a tensor, ``.logits``, ``["logits"]`` or the first of a tuple.
+    """Return the logits in what a model returned: a tensor, ``.logits``, ``["logits"]`` or the first of a tuple.
 
     Examples
     --------
@@ -286,7 +286,7 @@ def find_logits(output: Any) -> torch.Tensor:
 
 
 def find_input_rows(given: Any, answered: Any, logits: torch.Tensor) -> torch.Tensor | None:
-    """The rows of a linear layer's input that became the logits; `None` when its output did not.
+    """Return the rows of a linear layer's input that became the logits; `None` when its output did not.
 
     A head may answer for every token and the model then pick one: the picked row is found by its answer.
 

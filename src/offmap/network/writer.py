@@ -94,7 +94,7 @@ class ActivationWriter:
         return (self.path / META).exists()
 
     def check(self, index: int, rows: int, digest: str) -> bool:
-        """Whether batch `index` is there already; refused when it was made from other inputs."""
+        """Return whether batch `index` is there already; refused when it was made from other inputs."""
         if index >= len(self._batches):
             if self.finished:
                 raise StoreError(
@@ -259,7 +259,7 @@ class ActivationWriter:
 
 
 def npy_header(spec: Mapping[str, Any], rows: int) -> bytes:
-    """The header of a `.npy` file, of constant length however many rows there are.
+    """Return the header of a `.npy` file, of constant length however many rows there are.
 
     Examples
     --------

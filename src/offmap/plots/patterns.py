@@ -22,7 +22,8 @@ def activation_pattern(
     clip: float | None = None,
     title: str = "",
 ) -> Any:
-    """Mean and spread of each unit on known inputs, and below it on unknown ones (thesis, section 3.1, figure 3.1).
+    """Draw mean and spread of each unit on known inputs, and below it on unknown ones (thesis, section 3.1, figure
+    3.1).
 
     On known inputs units are alike; on unknown ones a few may rise far above the rest, which is what
     clipping (ReAct) takes away.

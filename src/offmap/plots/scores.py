@@ -71,7 +71,7 @@ def score_histogram(
 
 
 def roc_curves(scores: Mapping[str, tuple[Scores, Scores]], *, title: str = "") -> Any:
-    """One curve per method: the share of known inputs kept against the share of unknown inputs let in.
+    """Draw one curve per method: the share of known inputs kept against the share of unknown inputs let in.
 
     Parameters
     ----------

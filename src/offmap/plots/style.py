@@ -16,7 +16,7 @@ HEIGHT = 420
 
 
 def graph_objects() -> Any:
-    """Plotly's `graph_objects`, or an error that says how to get it."""
+    """Return Plotly's `graph_objects`, or an error that says how to get it."""
     try:
         import plotly.graph_objects as go
     except ImportError as error:
@@ -25,17 +25,17 @@ def graph_objects() -> Any:
 
 
 def colour(i: int) -> str:
-    """The i-th colour of the palette, beginning again after the last."""
+    """Return the i-th colour of the palette, beginning again after the last."""
     return PALETTE[i % len(PALETTE)]
 
 
 def dash(i: int) -> str:
-    """The dashes of the i-th line, shifted when the colours begin again: no two of 48 lines look alike."""
+    """Return the dashes of the i-th line, shifted when the colours begin again: no two of 48 lines look alike."""
     return DASHES[(i // len(PALETTE) + i % len(PALETTE)) % len(DASHES)]
 
 
 def faint(hex_colour: str, alpha: float) -> str:
-    """A colour let through, for areas.
+    """Return a colour let through, for areas.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def faint(hex_colour: str, alpha: float) -> str:
 
 
 def apply_style(figure: Any, *, x: str = "", y: str = "", title: str = "", height: int = HEIGHT) -> Any:
-    """The same margins, legend and axes on every figure."""
+    """Give a figure the margins, legend and axes that all figures have."""
     figure.update_layout(
         template="none",
         colorway=list(PALETTE),

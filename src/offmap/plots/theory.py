@@ -17,7 +17,7 @@ def reduction_surface(
     surface: npt.ArrayLike,
     points: Mapping[str, tuple[float, float]] | None = None,
 ) -> Any:
-    """What clipping takes from an activation, over chaoticness σ and skew ε (the thesis' Figure 4, from above).
+    """Draw what clipping takes from an activation, over chaoticness σ and skew ε (the thesis' Figure 4, from above).
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def reduction_surface(
 
 
 def unit_moments(known: npt.ArrayLike, unknown: npt.ArrayLike, clip: float | None = None) -> Any:
-    """Mean and spread of each unit on known and unknown inputs, units sorted by their mean on known ones.
+    """Draw mean and spread of each unit on known and unknown inputs, units sorted by their mean on known ones.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def unit_moments(known: npt.ArrayLike, unknown: npt.ArrayLike, clip: float | Non
 def sparsity_curves(
     sparsity: npt.ArrayLike, predicted: npt.ArrayLike, measured: npt.ArrayLike, separation: npt.ArrayLike
 ) -> Any:
-    """Variance that goes with sparsity, by independence and measured, and how well logits then separate.
+    """Draw variance that goes with sparsity, by independence and measured, and how well logits then separate.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def sparsity_curves(
 
 
 def log_densities(known: npt.ArrayLike, unknown: npt.ArrayLike | None = None) -> Any:
-    """Histograms of the k-NN log density.
+    """Draw histograms of the k-NN log density.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def log_densities(known: npt.ArrayLike, unknown: npt.ArrayLike | None = None) ->
 
 
 def spectrum(values: npt.ArrayLike, gap: int | None = None) -> Any:
-    """Eigenvalues, largest first, with the place where they break.
+    """Draw eigenvalues, largest first, with the place where they break.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def spectrum(values: npt.ArrayLike, gap: int | None = None) -> Any:
 
 
 def advice_bars(names: Sequence[str], known: npt.ArrayLike, novel: npt.ArrayLike, most: int = 30) -> Any:
-    """Predicted gains per option, over known classes and over novel clusters; the first `most` options.
+    """Draw predicted gains per option, over known classes and over novel clusters; the first `most` options.
 
     Examples
     --------

@@ -18,7 +18,7 @@ class Cell:
 
 
 def column_cells(values: list[Any], digits: int, best: str | None) -> list[Cell]:
-    """The cells of one column, its largest or smallest number marked; what looks equal is marked alike,
+    """Return the cells of one column, its largest or smallest number marked; what looks equal is marked alike,
     but not when most of the column does.
 
     Examples
@@ -42,14 +42,14 @@ def column_cells(values: list[Any], digits: int, best: str | None) -> list[Cell]
 
 
 def number(value: Any) -> float | None:
-    """The value as a number, or `None` when it is text, a truth value or absent."""
+    """Return the value as a number, or `None` when it is text, a truth value or absent."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         return None
     return float(value)
 
 
 def plain(value: Any) -> str:
-    """A value in words: a dash for nothing, yes and no for truth values.
+    """Return a value in words: a dash for nothing, yes and no for truth values.
 
     Examples
     --------

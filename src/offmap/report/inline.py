@@ -59,7 +59,7 @@ def _spans(text: str) -> str:
 
 
 def picture(image: npt.NDArray[Any]) -> str:
-    """A `uint8` image as the address of a PNG that lives in the page.
+    """Return a `uint8` image as the address of a PNG that lives in the page.
 
     Examples
     --------

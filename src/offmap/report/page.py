@@ -58,7 +58,7 @@ class Page:
         return self._add("section", title=title, id=f"s{number}")
 
     def text(self, text: str) -> Self:
-        """Paragraphs, separated by empty lines; nothing in them is taken as HTML.
+        """Add paragraphs, separated by empty lines; nothing in them is taken as HTML.
 
         ``**strong**``, ``*emphasis*`` and ```code``` are understood; lines starting with ``- `` make a list.
 
@@ -78,7 +78,7 @@ class Page:
         digits: int | Mapping[str, int] = 2,
         caption: str = "",
     ) -> Self:
-        """A table that sorts by a click on a column's name; numbers stand at the right.
+        """Add a table that sorts by a click on a column's name; numbers stand at the right.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class Page:
         return self._add("table", heads=heads, rows=shown, caption=caption)
 
     def figure(self, figure: Any, caption: str = "") -> Self:
-        """A plotly figure, or a function without arguments that makes one.
+        """Add a plotly figure, or a function without arguments that makes one.
 
         Examples
         --------
@@ -160,7 +160,7 @@ class Page:
         caption: str = "",
         size: int = 96,
     ) -> Self:
-        """Pictures (or short texts) side by side.
+        """Add pictures (or short texts) side by side.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class Page:
         return self._add("gallery", cards=cards, caption=caption, size=int(size))
 
     def settings(self, values: Mapping[str, Any], title: str = "Settings") -> Self:
-        """Names and values: what was set, what was installed; folded until it is opened or printed.
+        """Add names and values: what was set, what was installed; folded until it is opened or printed.
 
         Examples
         --------
@@ -201,7 +201,7 @@ class Page:
         return self._add("settings", title=title, pairs=[(name, plain(value)) for name, value in _flat(values)])
 
     def html(self) -> str:
-        """The page as text. The same parts give the same text."""
+        """Return the page as text. The same parts give the same text."""
         template = _environment().get_template("page.html")
         return str(
             template.render(
@@ -236,7 +236,7 @@ class Page:
 
 
 def versions() -> dict[str, str]:
-    """The versions of offmap and of what its numbers depend on, without importing any of it.
+    """Return the versions of offmap and of what its numbers depend on, without importing any of it.
 
     Examples
     --------
