@@ -283,7 +283,7 @@ def _providers(runtime: Any, device: str | None) -> list[str]:
 
 
 def evaluate(session: Any, names: Sequence[str], inputs: Any) -> list[Array]:
-    """Compute some tensors of a session for one batch of any size; a `RuntimeError` says in one line what went wrong."""
+    """Compute some tensors of a session for one batch of any size; a `RuntimeError` says what went wrong."""
     specs = session.get_inputs()
     feed = {spec.name: _fed(inputs, spec, len(specs)) for spec in specs}
     size = len(next(iter(feed.values())))

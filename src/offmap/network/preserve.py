@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @contextmanager
 def preserve_state(models: Sequence[nn.Module], device: torch.device | None = None) -> Iterator[None]:
-    """Put models in evaluation mode on the asked device for a while; modes, buffers and devices are as they were afterwards."""
+    """Put models in evaluation mode on the asked device for a while; afterwards all is as it was."""
     modules = unique(module for model in models for module in model.modules())
     with ExitStack() as stack:
         stack.enter_context(_buffers_kept(modules))
