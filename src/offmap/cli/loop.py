@@ -11,7 +11,7 @@ import typer
 from offmap.cli.options import Inputs, Json, say, show, with_inputs
 
 if TYPE_CHECKING:
-    from offmap.openworld import LearningState
+    from offmap.openworld import Deployment
 
 
 @with_inputs
@@ -37,13 +37,13 @@ def loop(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="In how many rounds the new classes come; one pile is cut.")] = 1,
     known: Annotated[int, typer.Option(help="With digits: how many are known at first.")] = 6,
-    detector: Annotated[str, typer.Option(help="The guard, as text.")] = "knn(10)",
+    detector: Annotated[str, typer.Option(help="The guard, as text.")] = "maxlogit + knn(5)",
     learner: Annotated[str, typer.Option(help="auto, or one of {learners}.")] = "auto",
     new: Annotated[str, typer.Option("--new", help="How many new classes a round looks for, or auto.")] = "auto",
     max_forgetting: Annotated[
         float, typer.Option(help="By how much accuracy on known classes may fall; a round beyond that is not kept.")
-    ] = 0.03,
-    min_size: Annotated[int, typer.Option(min=5, help="Groups smaller than this wait.")] = 20,
+    ] = 0.02,
+    min_size: Annotated[int, typer.Option(min=5, help="Groups smaller than this wait.")] = 10,
     space: Annotated[str, typer.Option(help="What is grouped: auto, inputs or features.")] = "auto",
     out: Annotated[Path, typer.Option(help="The folder for the report, the guard and what was learned.")] = Path(
         "out/loop"
@@ -86,31 +86,25 @@ def _digits(known: int, rounds: int, guard: str, seed: int, out: Path, as_json: 
         "oracle": journey.oracle,
         "known_before": journey.before.known,
         "known_after": last.known,
+        "deployed": journey.deployed,
         "rounds": [
             {
-                "flagged": step.flagged,
                 "flagged_unknown": step.flagged_unknown,
-                "round": None if step.round is None else step.round.to_json(),
-                "why": step.why,
+                **step.record.to_json(),
                 "known": step.measured.known,
                 "all": step.measured.all,
             }
             for step in journey.steps
         ],
-        **_written(journey.state, out),
+        **_written(journey.run.deployment, out),
     }
     lines = [
         f"A network that knows {known} digits meets {len(journey.world.class_names)}.",
-        *(
-            f"round {number}: {step.flagged} flagged, {step.flagged_unknown} of them rightly; "
-            + ("no new class" if step.round is None else f"learned {', '.join(step.round.new_names)}")
-            + ("" if step.round is None or step.round.accepted else f"; NOT deployed, {step.why}")
-            for number, step in enumerate(journey.steps, 1)
-        ),
+        *(f"round {number}: {step.record.summary()}" for number, step in enumerate(journey.steps, 1)),
         f"all digits right: {journey.before.all:.1%} before, {last.all:.1%} after, {journey.oracle:.1%} by the oracle "
         "with all labels",
         f"the digits it was taught: {journey.before.known:.1%} before, {last.known:.1%} after",
-        f"The report is {report}",
+        f"The report is {report}; the deployment is {result['deployment']}",
     ]
     show(result, as_json, "\n".join(lines))
 
@@ -128,8 +122,8 @@ def _own(
     options: dict[str, Any],
 ) -> None:
     from offmap.errors import InputError
+    from offmap.openworld.openworld_run import TPR, begin, cut, run_rounds
     from offmap.openworld.pages import pictures
-    from offmap.openworld.run import begin, cut, run_rounds
 
     arrays, labels, names, head = _read(data, inputs)
     if labels is None:
@@ -139,7 +133,9 @@ def _own(
     if held_out is not None:
         kept, own, _, _ = _read(held_out, inputs)
         aside = {"held_out": (own, kept)}
-    state = begin(guard, labels, network=network, head=head, class_names=names or None, seed=seed, **aside, **arrays)
+    state = begin(
+        guard, labels, network=network, head=head, class_names=names or None, tpr=TPR, seed=seed, **aside, **arrays
+    )
     streams = [_read(path, inputs)[0] for path in piles]
     if not streams:
         streams = [{name: array[labels < 0] for name, array in arrays.items()}]
@@ -149,20 +145,19 @@ def _own(
         streams = cut(streams[0], rounds)
     told: list[dict[str, Any]] = []
     words: list[str] = []
-    for number, (pile, done, why, now) in enumerate(run_rounds(state, streams, seed=seed, **options), 1):
-        state = now
-        entry: dict[str, Any] = {"flagged": len(pile), "round": None, "why": why}
-        line = f"round {number}: {len(pile)} flagged; "
-        if done is None:
-            line += why
-        else:
+    deployment = state.deployment
+    for number, now in enumerate(run_rounds(state, streams, seed=seed, **options), 1):
+        record, deployment = now.rounds[-1], now.deployment
+        entry, line = record.to_json(), f"round {number}: {record.summary()}"
+        if record.round is not None:
             report = out / f"round-{number}.html"
-            done.to_html(report, pictures(pile.inputs))
-            entry |= {"round": done.to_json(), "report": str(report)}
-            line += f"{done.summary()}\nThe report is {report}"
+            record.round.to_html(report, pictures(record.round.pile.inputs))
+            entry["report"] = str(report)
+            line += f"\n{record.round.summary()}\nThe report is {report}"
         told.append(entry)
         words.append(line)
-    show({"rounds": told, **_written(state, out)}, as_json, "\n".join(words))
+    written = _written(deployment, out)
+    show({"rounds": told, **written}, as_json, "\n".join([*words, f"The deployment is {written['deployment']}"]))
 
 
 def _read(path: Path, inputs: Inputs) -> tuple[dict[str, Any], Any, tuple[str, ...], Any]:
@@ -190,9 +185,7 @@ def _folder_options(path: Path, inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def _written(state: LearningState, out: Path) -> dict[str, str]:
-    """Save the deployment, which holds the guard, the network and the class names, and say where."""
-    file = out / "deployment.offmap"
-    state.deployment.save(file)
-    state.guard.save(out / "guard.offmap")
-    return {"deployment": str(file), "guard": str(out / "guard.offmap")}
+def _written(deployment: Deployment, out: Path) -> dict[str, str]:
+    """Save the deployment, which holds the detector, the network and the class names, and say where."""
+    deployment.save(out / "deployment.offmap")
+    return {"deployment": str(out / "deployment.offmap")}

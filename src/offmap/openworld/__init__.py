@@ -1,8 +1,10 @@
 """One round and many: detect the unknown, discover its classes, learn them, check for forgetting, calibrate anew."""
 
+from offmap.openworld.decisions import GroupDecision
 from offmap.openworld.deployment import Deployment
 from offmap.openworld.extended_network import ClassifierUpdate
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
+from offmap.openworld.openworld_run import OpenWorldRun, RoundRecord, run
 from offmap.openworld.result import Evaluation, Round
 from offmap.openworld.rounds import learn_classes, pile_labels, propose, run_round
 from offmap.openworld.state import LearningState, start
@@ -11,13 +13,17 @@ __all__ = [
     "ClassifierUpdate",
     "Deployment",
     "Evaluation",
+    "GroupDecision",
     "KnownSplits",
     "LabeledInputs",
     "LearningState",
+    "OpenWorldRun",
     "Round",
+    "RoundRecord",
     "learn_classes",
     "pile_labels",
     "propose",
+    "run",
     "run_round",
     "start",
 ]

@@ -81,6 +81,30 @@ class ClassifierUpdate:
         """The class of each input."""
         return self.activations(part).predictions
 
+    def lower_new(self, n_old: int, offsets: Array) -> ClassifierUpdate:
+        """Return the update with the logits of the classes from `n_old` on lowered, each by its offset.
+
+        A network or model was trained for this update alone, so its bias is changed in place.
+        """
+        if not offsets.any():
+            return self
+        if self.head is not None:
+            bias = np.array(self.head.bias)
+            bias[n_old:] -= offsets
+            return replace(self, head=Head(self.head.weight, bias))
+        import torch
+
+        module: Any
+        if self.network is not None:
+            module = self.network.model
+            layer = module.get_submodule(head_name(self.network))
+        else:
+            assert self.model is not None
+            layer = self.model.net.classifier
+        with torch.no_grad():
+            layer.bias[n_old:] -= torch.as_tensor(offsets, dtype=layer.bias.dtype)
+        return self
+
     def deployable(self, network: Network | None) -> Network | None:
         """The network to put in service beside a guard fitted on these activations; `network` is the one there now.
 

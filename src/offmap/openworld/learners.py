@@ -22,6 +22,7 @@ from offmap.typing import Array
 Progress = Callable[[str, float], None]
 EPOCHS = 12
 LEARNING_RATE = 3e-3
+STRENGTH = 10.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,53 @@ def class_means_head(features: Array, labels: Array, n_classes: int) -> Head:
     return Head(weight, -0.5 * (weight * means).sum(axis=1))
 
 
+def linear_head(features: Array, labels: Array, n_classes: int, strength: float = STRENGTH) -> Head:
+    """Fit a multinomial logistic regression on standardised columns, and return it as a head over the features.
+
+    Parameters
+    ----------
+    features, labels : array
+        One row and one class number per input; every class needs one row at least.
+    n_classes : int
+        The number of classes.
+    strength : float, default 10
+        How closely to follow the training rows: the inverse of the L2 penalty, for rows of length about 1.
+
+    Examples
+    --------
+    >>> rows = np.array([[0.0, 1.0], [0.2, 1.1], [3.0, 0.0], [3.1, 0.2]])
+    >>> linear_head(rows, np.array([0, 0, 1, 1]), 2)(rows).argmax(axis=1)
+    array([0, 0, 1, 1])
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    rows = np.asarray(features, np.float64)
+    present = len(np.unique(labels))
+    if present < n_classes:
+        raise InputError(f"{n_classes} classes but rows of {present} to learn from; every class needs one at least")
+    if n_classes == 1:
+        return Head(np.zeros((1, rows.shape[1])))
+    centre, spread = rows.mean(axis=0), rows.std(axis=0)
+    scale = 1 / ((spread + 1e-6 * spread.max() + 1e-12) * np.sqrt(rows.shape[1]))
+    model = LogisticRegression(C=strength, max_iter=200, tol=1e-3).fit((rows - centre) * scale, labels)
+    weight, bias = model.coef_, model.intercept_
+    if n_classes == 2:  # scikit-learn keeps one row for two classes
+        weight, bias = np.concatenate([-weight / 2, weight / 2]), np.concatenate([-bias / 2, bias / 2])
+    weight = weight * scale
+    return Head(weight, bias - weight @ centre)
+
+
+@LEARNERS.register("linear")
+def linear(material: LearnerInputs) -> ClassifierUpdate:
+    """Keep the encoder and train a linear head over its features; works on features alone."""
+    settings = {"strength": STRENGTH, **material.settings}
+    _no_more({name: value for name, value in settings.items() if name != "strength"}, "linear")
+    material.progress("training a linear head", 0.2)
+    train = material.train
+    head = linear_head(train.features, train.labels, len(material.class_names), settings["strength"])
+    return ClassifierUpdate(material.class_names, head)
+
+
 @LEARNERS.register("prototypes")
 def prototypes(material: LearnerInputs) -> ClassifierUpdate:
     """Keep the encoder; every class, old and new, is its mean. Takes no training, works on features alone."""
@@ -139,10 +187,10 @@ def opencon(material: LearnerInputs) -> ClassifierUpdate:
 
 
 def choose(name: str, network: Network | None, train: LabeledInputs) -> str:
-    """The learner's name; ``"auto"`` trains a torch network further when inputs are there, else places class means."""
+    """The learner's name; ``"auto"`` trains a torch network further when inputs are there, else a linear head."""
     if name == "auto":
         can_train = network is not None and network.model is not None and train.inputs is not None
-        return "finetune" if can_train else "prototypes"
+        return "finetune" if can_train else "linear"
     LEARNERS.get(name, also=("auto",))
     return name
 

@@ -1,4 +1,4 @@
-"""The page at the end of a journey: accuracy on all classes before and after, beside the oracle, round by round."""
+"""The page at the end of a simulation: accuracy on all classes before and after, beside the oracle, round by round."""
 
 from __future__ import annotations
 
@@ -41,41 +41,85 @@ def journey_page(journey: Simulation) -> Page:
         "Test pictures that nothing was learned or chosen from. New groups have no names, so they are matched to "
         "digits one to one.",
     )
+    _still_wrong(page, journey)
     _rounds(page, journey)
     for number, step in enumerate(journey.steps, 1):
-        if step.round is not None:
+        done = step.record.round
+        if done is not None:
             page.section(f"Round {number}: the classes it found")
-            _holds(page, journey, step.round)
-            step.round.shown(page, pictures(step.round.pile.inputs))
-            step.round.compared(page)
-    settings = journey.steps[-1].round.settings if journey.steps[-1].round is not None else {}
+            _holds(page, journey, done)
+            done.shown(page, pictures(done.pile.inputs))
+            done.compared(page)
+    last_round = journey.steps[-1].record.round
+    settings = {} if last_round is None else last_round.settings
     return page.settings({"seed": world.seed, **settings, "versions": versions()})
+
+
+def _still_wrong(page: Page, journey: Simulation) -> None:
+    """List the digits with the most errors left, and what they are taken for."""
+    from offmap.metrics.clustering import match_clusters
+
+    world, test = journey.world, journey.world.test
+    found = journey.state.learned.predict(test)
+    partner: dict[Any, Any] = {**match_clusters(test.labels, found), **{label: label for label in range(world.n_known)}}
+    named = np.array([partner.get(int(group), -1) for group in found])
+    rows: list[list[Any]] = []
+    for digit, name in enumerate(world.class_names):
+        inside = test.labels == digit
+        wrong = inside & (named != digit)
+        if not wrong.any():
+            continue
+        taken = named[wrong]
+        most = int(np.bincount(taken[taken >= 0]).argmax()) if (taken >= 0).any() else -1
+        as_what = (
+            "a further group" if most < 0 or (taken < 0).sum() > (taken == most).sum() else world.class_names[most]
+        )
+        rows.append([name, int(inside.sum()), int(wrong.sum()), as_what])
+    rows.sort(key=lambda row: -row[2])
+    extra = journey.run.n_classes - len(world.class_names)
+    words = (
+        "It found as many classes as there are digits."
+        if extra == 0
+        else (
+            f"It found {abs(extra)} {'more' if extra > 0 else 'fewer'} classes than there are digits"
+            + (
+                ": a digit that is written in two ways became two classes, and only one of them counts as right."
+                if extra > 0
+                else "."
+            )
+        )
+    )
+    page.section("What is still wrong").text(words)
+    page.table(["digit", "test pictures", "wrong", "mostly taken for"], rows)
 
 
 def _rounds(page: Page, journey: Simulation) -> None:
     rows = []
     for number, step in enumerate(journey.steps, 1):
-        done = step.round
-        decision = "no new class" if done is None else "deployed" if done.accepted else "not deployed"
-        found = "" if done is None else ", ".join(done.new_names)
-        now = step.measured
-        flagged = f"{step.flagged}, {step.flagged_unknown} rightly"
+        record, now = step.record, step.measured
+        decision = "deployed" if record.deployed else "not deployed"
+        found = "" if record.round is None else ", ".join(record.round.new_names)
+        flagged = f"{record.flagged}, {step.flagged_unknown} rightly"
         rows.append([number, flagged, found, decision, 100 * now.known, 100 * now.all])
     page.section("Rounds").table(
         ["round", "flagged", "new classes", "decision", "taught digits right, %", "all met so far right, %"],
         rows,
         digits=1,
-        caption="A round is deployed when accuracy on held-out pictures of old classes falls by no more than allowed.",
+        caption="A group is left out when it takes significantly more held-out pictures of old classes than allowed.",
     )
-    refused = [step.why for step in journey.steps if step.round is None or not step.round.accepted]
-    if refused:
-        page.text("\n".join(f"- {why}" for why in refused))
+    groups = [
+        [number, one.name, one.size, one.outcome, one.reason]
+        for number, step in enumerate(journey.steps, 1)
+        for one in step.record.groups
+    ]
+    page.table(["round", "group", "pictures", "outcome", "why"], groups, caption="What became of each group.")
+    page.text("\n".join(f"- round {number}: {step.record.reason}" for number, step in enumerate(journey.steps, 1)))
 
 
 def _holds(page: Page, journey: Simulation, done: Round) -> None:
     """Which digits the test pictures of each new class really show."""
     world = journey.world
-    test = done.new.part(inputs=world.test.inputs, labels=world.test.labels) if done.new.network else world.test
+    test = world.test
     found = done.new.learned.predict(test)
     rows = []
     for label in range(done.n_old, len(done.new.known.class_names)):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from offmap.discovery import Discovery
+from offmap.openworld.decisions import GroupDecision
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.state import LearningState
 from offmap.report import Page
@@ -81,6 +82,8 @@ class Round:
         How many classes were known before.
     pile
         The inputs that were flagged, with the class each was learned as, -1 for none.
+    groups
+        What became of each proposed group, and why.
     discovery
         The groups that the new classes come from.
     settings
@@ -95,6 +98,7 @@ class Round:
     after: Evaluation
     n_old: int
     pile: LabeledInputs
+    groups: tuple[GroupDecision, ...] = ()
     discovery: Discovery | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -117,6 +121,7 @@ class Round:
             "new_classes": list(self.new_names),
             "before": self.before.to_json(),
             "after": self.after.to_json(),
+            "groups": [one.to_json() for one in self.groups],
             "settings": self.settings,
         }
 

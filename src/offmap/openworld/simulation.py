@@ -16,12 +16,11 @@ from offmap.detection import detector
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
-from offmap.openworld.result import Round
-from offmap.openworld.rounds import NothingFoundError, run_round
+from offmap.openworld.openworld_run import OpenWorldRun, RoundRecord, begin_run
 from offmap.openworld.state import LearningState, start
 from offmap.typing import Array
 
-GUARD = "knn(10)"
+GUARD = "maxlogit + knn(5)"
 EPOCHS = 12
 WIDTH = 24
 # shares of a known digit: to train, to calibrate, held out, in the stream, to test; of a new one: stream and test
@@ -89,44 +88,56 @@ class Measured:
 
 @dataclass(frozen=True)
 class Step:
-    """One round in a world: what came in, what became of it, and how well it went."""
+    """One round of a simulation.
 
-    arrived: int
-    flagged: int
+    Parameters
+    ----------
+    flagged_unknown : int
+        How many of the inputs that were flagged are of classes that nobody had labelled.
+    record : RoundRecord
+        What happened.
+    measured : Measured
+        Test accuracy after it.
+    """
+
     flagged_unknown: int
-    round: Round | None
-    why: str
+    record: RoundRecord
     measured: Measured
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """All rounds in a world.
+    """All rounds of a scenario, measured.
 
     Parameters
     ----------
-    world
+    world : Scenario
         Where.
-    before
+    before : Measured
         Test accuracy before the first round, over all classes that will come.
-    steps
+    steps : tuple of Step
         One per round.
-    oracle
+    run : OpenWorldRun
+        What is in use at the end.
+    oracle : float
         Test accuracy of the same network trained at once on all inputs with their true labels.
     """
 
     world: Scenario
     before: Measured
     steps: tuple[Step, ...]
+    run: OpenWorldRun
     oracle: float
 
     @property
     def state(self) -> LearningState:
         """What is in use at the end."""
-        for step in reversed(self.steps):
-            if step.round is not None:
-                return step.round.state
-        return self.world.state
+        return self.run.state
+
+    @property
+    def deployed(self) -> bool:
+        """Whether the last round ended in a new deployment."""
+        return self.steps[-1].record.deployed
 
 
 def digits_world(known: int = 6, rounds: int = 1, seed: int = 0, guard: str = GUARD, epochs: int = EPOCHS) -> Scenario:
@@ -201,31 +212,22 @@ def simulate(
     on_step
         Told in words what begins.
     **options
-        As `offmap.openworld.run_round` takes them.
+        As `OpenWorldRun.step` takes them.
     """
     from offmap.models.threads import one_thread
 
     with one_thread():
-        state, waiting, steps = world.state, world.state.known.train[:0], []
-        before = measure(world, state, len(world.streams))
+        current, steps = begin_run(world.state), []
+        before = measure(world, world.state, len(world.streams))
         for number, stream in enumerate(world.streams, 1):
             on_step(f"round {number}: {len(stream)} inputs come in")
-            arrived = waiting + _read(state, stream)
-            pile = state.flagged(arrived)
-            wanted = n_new
-            if n_new == "true":
-                wanted = len(np.unique(stream.labels[stream.labels >= world.n_known]))
-            unknown = int((pile.labels >= world.n_known).sum())
-            on_step(f"round {number}: {len(pile)} of {len(arrived)} are flagged; discovering and learning")
-            done, why = _try(state, pile, wanted, {"seed": world.seed, **options})
-            if done is not None:
-                state = done.state
-                waiting = _read(state, pile[done.pile.labels < 0] if done.accepted else pile)
-            else:
-                waiting = pile
-            steps.append(Step(len(stream), len(pile), unknown, done, why, measure(world, state, number)))
+            true = len(np.unique(stream.labels[stream.labels >= world.n_known]))
+            wanted = true if n_new == "true" else n_new
+            unknown = int(((stream.labels >= world.n_known) & ~current.state.judge(stream).known).sum())
+            current = current.step(stream, wanted, seed=world.seed, **options)
+            steps.append(Step(unknown, current.rounds[-1], measure(world, current.state, number)))
         on_step("training the oracle, which has all labels")
-        return Simulation(world, before, tuple(steps), oracle(world))
+        return Simulation(world, before, tuple(steps), current, oracle(world))
 
 
 def measure(world: Scenario, state: LearningState, rounds: int) -> Measured:
@@ -233,7 +235,7 @@ def measure(world: Scenario, state: LearningState, rounds: int) -> Measured:
     from offmap.metrics.clustering import open_world_accuracy
 
     met = world.met(rounds)
-    test = _read(state, world.test)
+    test = world.test
     truth, inside = test.labels, np.isin(test.labels, met)
     found, accepted = state.learned.predict(test), state.judge(test).known
     first = truth < world.n_known
@@ -262,23 +264,6 @@ def oracle(world: Scenario) -> float:
     )
     found = Network(model).extract(world.test.inputs, progress=False).predictions
     return float((found == world.test.labels).mean())
-
-
-def _try(state: LearningState, pile: LabeledInputs, n_new: Any, options: dict[str, Any]) -> tuple[Round | None, str]:
-    """A round, or why there was none: a pile without groups is not an error in a stream."""
-    hidden = LabeledInputs(pile.features, np.full(len(pile), -1), pile.inputs)
-    try:
-        done = run_round(state, hidden, n_new, **options)
-    except NothingFoundError as error:
-        return None, str(error)
-    return done, done.reason
-
-
-def _read(state: LearningState, part: LabeledInputs) -> LabeledInputs:
-    """The same inputs with the features of the network in use."""
-    if state.network is None or not len(part):
-        return part
-    return state.part(inputs=part.inputs, labels=part.labels)
 
 
 def _acts(part: LabeledInputs, network: Network) -> Activations:

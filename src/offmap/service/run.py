@@ -185,7 +185,7 @@ def serve_files(
     ready: Callable[[str], None],
     known: KnownData | None = None,
     learner: str = "auto",
-    max_forgetting: float = 0.03,
+    max_forgetting: float = 0.02,
 ) -> None:
     """Serve a deployment from files, with the triage page, until a signal stops it.
 
@@ -201,7 +201,7 @@ def serve_files(
         Labelled inputs from which the triage page can learn new classes.
     learner : str, default="auto"
         How the page learns; see `offmap.openworld.learn_classes`.
-    max_forgetting : float, default=0.03
+    max_forgetting : float, default=0.02
         By how much the accuracy on known classes may fall.
     """
     from offmap.service.triage.routes import create_triage_router

@@ -70,7 +70,7 @@ class Triage:
         A version that was deployed before the service stopped is put in service again here.
     known : KnownData or None, default=None
         Labelled data of the known classes; without it groups can be inspected and named, but not learned.
-    max_forgetting : float, default=0.03
+    max_forgetting : float, default=0.02
         By how much the accuracy on known classes may fall.
     learner : str, default="auto"
         How classes are learned.

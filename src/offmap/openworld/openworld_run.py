@@ -1,0 +1,500 @@
+"""Rounds on data of one's own: labelled inputs, a stream without labels, with or without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from offmap.activations import Head
+from offmap.detection import Detector
+from offmap.detection import detector as make_detector
+from offmap.discovery import Discovery, Space, choose_space
+from offmap.errors import InputError
+from offmap.network import Network
+from offmap.openworld.decisions import GroupDecision, describe_decisions, match_groups
+from offmap.openworld.deployment import UNKNOWN, Deployment
+from offmap.openworld.inputs import KnownSplits, LabeledInputs
+from offmap.openworld.inputs import Space as RowSource
+from offmap.openworld.learners import linear_head
+from offmap.openworld.result import Round
+from offmap.openworld.rounds import METHOD, MIN_SIZE, NothingFoundError, learn_classes, propose
+from offmap.openworld.state import LearningState, start
+from offmap.typing import Array
+
+EPOCHS = 20
+DETECTOR = "maxlogit + knn(5)"
+TPR = 0.98  # accepted inputs are looked at again in every round, so the detector need not be strict
+KEPT_PER_CLASS = 200
+KEPT_IN_ALL = 50_000
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What happened in one round.
+
+    Parameters
+    ----------
+    arrived : int
+        How many inputs came in.
+    flagged : int
+        How many of them the deployment of that time called unknown.
+    considered : int
+        How many unlabelled inputs were grouped: those that came in, and those kept from earlier rounds.
+    groups : tuple of GroupDecision
+        What became of each proposed group, and why.
+    deployed : bool
+        Whether a new deployment replaced the old one.
+    reason : str
+        Why or why not.
+    n_classes : int
+        How many classes there are after the round.
+    round : Round or None
+        What was learned and measured; `None` when there was no group to learn.
+    """
+
+    arrived: int
+    flagged: int
+    considered: int
+    groups: tuple[GroupDecision, ...]
+    deployed: bool
+    reason: str
+    n_classes: int
+    round: Round | None = field(default=None, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "arrived": self.arrived,
+            "flagged": self.flagged,
+            "considered": self.considered,
+            "groups": [one.to_json() for one in self.groups],
+            "deployed": self.deployed,
+            "why": self.reason,
+            "n_classes": self.n_classes,
+            "round": None if self.round is None else self.round.to_json(),
+        }
+
+    def summary(self) -> str:
+        """Return the outcome in a line."""
+        outcome = "deployed" if self.deployed else "NOT deployed"
+        return (
+            f"{self.arrived} inputs came in, {self.flagged} were flagged; {self.considered} were grouped: "
+            f"{describe_decisions(self.groups)}; {self.n_classes} classes; {outcome}: {self.reason}"
+        )
+
+
+@dataclass(frozen=True)
+class OpenWorldRun:
+    """A deployment that learns: what it began with, what is in use now, and the unlabelled inputs it keeps.
+
+    Every round starts from the classes that people labelled and groups all inputs that were kept, new and old, so that
+    a class can be split, merged or given up later, and nothing is forgotten step by step.
+
+    Parameters
+    ----------
+    origin : LearningState
+        Before the first round: the classes that people labelled.
+    state : LearningState
+        What is in use now.
+    store : LabeledInputs
+        Unlabelled inputs that were kept, each with the class it is taken for now, -1 for none.
+    rounds : tuple of RoundRecord
+        What happened, in order.
+    class_ids : array of int
+        The numbers that the labelled classes were given; new ones follow the largest.
+    row_space : Space, optional
+        How rows are prepared for grouping; chosen in the first round.
+    """
+
+    origin: LearningState
+    state: LearningState
+    store: LabeledInputs
+    rounds: tuple[RoundRecord, ...] = ()
+    class_ids: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    row_space: Space | None = None
+
+    @property
+    def deployment(self) -> Deployment:
+        """What goes into service: it can be saved, served and exported."""
+        return self.state.deployment
+
+    @property
+    def n_classes(self) -> int:
+        """Labelled and learned classes together."""
+        return len(self.state.known.class_names)
+
+    def predict(self, rows: Any, kind: Literal["features", "inputs"] = "features") -> Array:
+        """Return the class number of each row: labelled classes as given, new ones from there on, -1 for unknown.
+
+        Parameters
+        ----------
+        rows : array
+            One row per input.
+        kind : {"features", "inputs"}, default "features"
+            What the rows are; inputs need a network.
+        """
+        found = self.deployment.predict(rows, kind)
+        n_given = len(self.class_ids)
+        first = int(self.class_ids.max()) + 1
+        numbers = np.concatenate([self.class_ids, first + np.arange(self.n_classes - n_given), [UNKNOWN]])
+        return np.asarray(numbers[found])
+
+    def step(
+        self,
+        arrived: LabeledInputs,
+        n_new: int | Literal["auto"] = "auto",
+        *,
+        space: RowSource = "auto",
+        min_size: int = MIN_SIZE,
+        seed: int = 0,
+        **options: Any,
+    ) -> OpenWorldRun:
+        """Take in new inputs, group all that are kept, learn what holds, and return the next state of the run.
+
+        Parameters
+        ----------
+        arrived : LabeledInputs
+            New inputs with features of the origin's network; their labels are not looked at.
+        n_new : int or "auto", default "auto"
+            How many classes to look for beyond those learned so far.
+        space : {"auto", "inputs", "features"}, default "auto"
+            What to group by; see `LabeledInputs.rows`.
+        min_size : int, default 10
+            Groups smaller than this wait.
+        seed : int, default 0
+            Of grouping and learning.
+        **options
+            As `learn_classes` takes them.
+        """
+        fresh = replace(arrived, labels=np.full(len(arrived), UNKNOWN))
+        flagged = int((~self.state.judge(fresh).known).sum()) if len(fresh) else 0
+        kept = self.store + fresh
+        total = n_new if n_new == "auto" else self.n_classes - len(self.origin.known.class_names) + n_new
+        row_space = self.row_space
+        try:
+            if row_space is None:
+                row_space = _choose_space(self.origin, kept, space, seed)
+            found = propose(self.origin, kept, total, space=space, method=METHOD, seed=seed, row_space=row_space)
+            labels, names, found, waiting = self._number(found, kept, min_size)
+            if not names:
+                raise NothingFoundError(f"no group of at least {min_size} inputs among {len(kept)}; wait for more")
+        except NothingFoundError as error:
+            record = RoundRecord(len(fresh), flagged, len(kept), (), False, str(error), self.n_classes)
+            return replace(self, store=_thin(kept, seed), rounds=(*self.rounds, record), row_space=row_space)
+        pile = replace(kept, labels=labels)
+        done = learn_classes(self.origin, pile, names, seed=seed, discovery=found, **options)
+        state = done.new if done.accepted else self.state
+        store = done.pile if done.accepted else kept
+        record = RoundRecord(
+            len(fresh),
+            flagged,
+            len(kept),
+            (*done.groups, *waiting),
+            done.accepted,
+            done.reason,
+            len(state.known.class_names),
+            done,
+        )
+        return replace(self, state=state, store=_thin(store, seed), rounds=(*self.rounds, record), row_space=row_space)
+
+    def _number(
+        self, found: Discovery, kept: LabeledInputs, min_size: int
+    ) -> tuple[Array, dict[int, str], Discovery, list[GroupDecision]]:
+        """Turn groups into class numbers: earlier classes keep their order and names, small groups wait."""
+        own = found.labels[found.given < 0]
+        n_given = len(self.origin.known.class_names)
+        sizes = {info.id: int((own == info.id).sum()) for info in found.classes if info.id >= n_given}
+        waiting = [
+            GroupDecision(found.names[one], size, "waiting", f"{size} inputs; at least {min_size} are needed")
+            for one, size in sizes.items()
+            if 0 < size < min_size
+        ]
+        large = [one for one, size in sizes.items() if size >= min_size]
+        earlier = match_groups(
+            np.where(np.isin(own, large), own, UNKNOWN), np.where(kept.labels >= n_given, kept.labels, UNKNOWN)
+        )
+        order = sorted(large, key=lambda one: (earlier.get(one, 1 << 30), -sizes[one], one))
+        labels = np.full(len(own), UNKNOWN, np.int64)
+        # an input that grouping and the labelled classes' own classifier agree on is safe to learn from
+        agreed = (own >= 0) & (own < n_given) & (own == self.origin.learned.predict(kept))
+        labels[agreed] = own[agreed]
+        names: dict[int, str] = {}
+        taken = set(self.state.known.class_names)
+        for place, one in enumerate(order):
+            labels[own == one] = n_given + place
+            before = earlier.get(one)
+            names[n_given + place] = _free_name(taken) if before is None else self.state.known.class_names[before]
+        called = {one: names[n_given + place] for place, one in enumerate(order)}
+        return labels, names, found.rename(called), waiting
+
+
+def run(
+    known_features: Any,
+    known_labels: Any,
+    stream_features: Any,
+    rounds: int = 4,
+    seed: int = 0,
+    *,
+    detector: str | Detector = DETECTOR,
+    tpr: float = TPR,
+    class_names: Sequence[str] | None = None,
+    **options: Any,
+) -> OpenWorldRun:
+    """Learn new classes from a stream of features, round by round, beside the classes that are known.
+
+    Parameters
+    ----------
+    known_features : array
+        One row of features per labelled input, such as embeddings.
+    known_labels : array of int
+        Their class numbers; rows with -1 are left out.
+    stream_features : array or sequence of arrays
+        Features of inputs without labels, of known and new classes and of none. One array is cut into as many parts as
+        there are rounds, in its order; of several arrays each is a round.
+    rounds : int, default 4
+        How many rounds the stream is cut into; 0 learns the known classes alone.
+    seed : int, default 0
+        The same seed gives the same answer.
+    detector : str or Detector, default "maxlogit + knn(5)"
+        What calls inputs unknown, over a linear head that is trained here.
+    tpr : float, default 0.98
+        The share of known inputs that the detector accepts.
+    class_names : sequence of str, optional
+        Of the known classes, in the order of their numbers.
+    **options
+        As `OpenWorldRun.step` takes them: ``n_new``, ``min_size``, ``learner``, ``max_forgetting``, ``level``.
+
+    Returns
+    -------
+    OpenWorldRun
+        With ``.predict(features)``, ``.n_classes``, ``.rounds`` and ``.deployment``.
+
+    See Also
+    --------
+    offmap.discover : Group everything at once.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.arange(900) % 6
+    >>> rows = 6 * np.eye(8)[truth] + rng.normal(size=(900, 8))
+    >>> known = (truth < 4) & (np.arange(900) < 450)
+    >>> done = run(rows[known], truth[known], rows[~known], rounds=2)
+    >>> done.n_classes, [record.deployed for record in done.rounds]
+    (6, [True, True])
+    >>> bool((done.predict(rows[truth == 1]) == 1).mean() > 0.9)
+    True
+    """
+    if rounds < 0:
+        raise InputError(f"rounds={rounds}: 0 or more")
+    labels = np.asarray(known_labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(known_features):
+        raise InputError("known_labels: one whole number per row of known_features, -1 where unknown")
+    inside = labels >= 0
+    ids, codes = np.unique(labels[inside], return_inverse=True)
+    if len(ids) < 2:
+        raise InputError(f"known_labels: {len(ids)} classes; at least two are needed to train a classifier")
+    features = np.asarray(known_features)[inside]
+    names = [str(one) for one in ids] if class_names is None else class_names
+    state = begin(detector, codes, features=features, class_names=names, tpr=tpr, seed=seed)
+    streams = _cut_stream(stream_features, rounds)
+    last = begin_run(state, class_ids=ids)
+    for part in streams:
+        last = last.step(LabeledInputs.of(part), seed=seed, **options)
+    return last
+
+
+def begin_run(state: LearningState, class_ids: Any = None) -> OpenWorldRun:
+    """Return a run before its first round.
+
+    Parameters
+    ----------
+    state : LearningState
+        The classes that people labelled.
+    class_ids : array of int, optional
+        The numbers of its classes; 0, 1, 2 … when absent.
+    """
+    ids = np.arange(len(state.known.class_names)) if class_ids is None else np.asarray(class_ids)
+    return OpenWorldRun(state, state, state.known.train[:0], class_ids=ids)
+
+
+def run_rounds(state: LearningState, streams: Iterable[Mapping[str, Array]], **options: Any) -> Iterator[OpenWorldRun]:
+    """Run one round per stream, and yield the run after each.
+
+    Parameters
+    ----------
+    state : LearningState
+        What to begin with; see `begin`.
+    streams : iterable of mapping
+        Per round the unlabelled data: ``features`` or ``inputs``.
+    **options
+        As `OpenWorldRun.step` takes them.
+    """
+    current = begin_run(state)
+    for stream in streams:
+        current = current.step(read_stream(state, **stream), **options)
+        yield current
+
+
+def begin(
+    guard: str | Detector,
+    labels: Any,
+    *,
+    features: Any = None,
+    inputs: Any = None,
+    network: Network | None = None,
+    head: Head | None = None,
+    class_names: Sequence[str] | None = None,
+    held_out: tuple[Any, Mapping[str, Any]] | None = None,
+    tpr: float = 0.95,
+    seed: int = 0,
+) -> LearningState:
+    """Make the state that rounds begin with from labelled data.
+
+    Parameters
+    ----------
+    guard
+        A detector's text form, or one that is fitted and calibrated already.
+    labels
+        Class numbers from 0; rows with -1 are left out.
+    features, inputs
+        One of them, one row per label. Without a network, a small convolutional one is trained on pictures, and rows
+        of other inputs are taken as features.
+    network
+        Runs inputs.
+    head
+        The last layer over given features; a linear one is trained when absent.
+    class_names
+        One per class.
+    held_out
+        Labels, and features or inputs by name, that the network was not trained on; see `KnownSplits.of`.
+    tpr
+        The share of known inputs to accept; lowered where too few calibrate to promise it.
+    seed
+        Of the split into parts, and of training.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.arange(300) % 3
+    >>> begin("knn(5)", truth, features=4 * np.eye(5)[truth] + rng.normal(size=(300, 5))).known
+    KnownSplits(3 classes: 180 to train, 60 to calibrate, 60 held out)
+    """
+    if features is None and inputs is None:
+        raise InputError("give features or inputs, one row per label")
+    if features is None and network is None and np.ndim(inputs) > 2:
+        network = trained(inputs, labels, seed, whole=held_out is not None)
+    whole = _labelled(labels, network, features, inputs)
+    n_classes = int(whole.labels.max()) + 1
+    names = [str(label) for label in range(n_classes)] if class_names is None else class_names
+    if held_out is None:
+        known = KnownSplits.split(whole.features, whole.labels, names, whole.inputs, seed=seed)
+    else:
+        known = KnownSplits.of(whole, _labelled(held_out[0], network, **held_out[1]), names, seed)
+    made = make_detector(guard) if isinstance(guard, str) else guard
+    if network is None and not made.is_fitted:
+        from offmap.activations import Activations
+
+        train = known.train
+        if head is None:
+            head = linear_head(train.features, train.labels, n_classes)
+        made.fit(Activations(train.features, head, None, train.labels))
+        promised = min(tpr, 1 - 1 / (len(known.calibration) + 1))
+        made.calibrate(Activations(known.calibration.features, head), tpr=promised)
+    return start(made, known, network)
+
+
+def trained(pictures: Any, labels: Any, seed: int, whole: bool = False) -> Network:
+    """A small convolutional network for pictures with channels first, trained on what `KnownSplits.split` trains on.
+
+    Parameters
+    ----------
+    pictures, labels
+        One label per picture; pictures labelled -1 are left out.
+    seed
+        Of the split and the training.
+    whole
+        Train on all of them, as there are others to calibrate and measure with.
+    """
+    from offmap.models.classify import train_classifier
+    from offmap.models.cnn import CNN
+
+    array = np.asarray(pictures)
+    if array.ndim != 4 or array.shape[1] not in (1, 3):
+        raise InputError(f"inputs of shape {array.shape}: name a network with --model, or give features")
+    part = LabeledInputs.of(np.zeros((len(array), 1)), labels, array)
+    part = part[part.labels >= 0]
+    if not whole:
+        part = KnownSplits.split(part.features, part.labels, None, part.inputs, seed=seed).train
+    model = CNN(int(part.labels.max()) + 1, channels=array.shape[1], seed=seed)
+    return Network(train_classifier(model, part.inputs, part.labels, epochs=EPOCHS, seed=seed))
+
+
+def _labelled(labels: Any, network: Network | None, features: Any = None, inputs: Any = None) -> LabeledInputs:
+    """Labelled rows as a part; inputs are run through the network, or are features when there is none."""
+    own = np.asarray(labels)
+    if not (own >= 0).any():
+        raise InputError("no input has a label; some are needed to know what is known")
+    if features is None:
+        if network is None:
+            features, inputs = inputs, None
+        else:
+            features = network.extract(np.asarray(inputs), progress=False).features
+    part = LabeledInputs.of(features, own, inputs)
+    return part[part.labels >= 0]
+
+
+def read_stream(state: LearningState, *, features: Any = None, inputs: Any = None) -> LabeledInputs:
+    """Return unlabelled data as inputs of a round; without a network, inputs are features."""
+    if features is None and inputs is not None and state.network is None:
+        features, inputs = np.asarray(inputs), None
+    return state.part(features, inputs)
+
+
+def cut(stream: Mapping[str, Array], rounds: int) -> list[dict[str, Array]]:
+    """Unlabelled data in so many parts, in the order it is in.
+
+    Examples
+    --------
+    >>> [part["features"].shape for part in cut({"features": np.zeros((5, 2))}, 2)]
+    [(3, 2), (2, 2)]
+    """
+    n = len(next(iter(stream.values())))
+    return [{name: array[rows] for name, array in stream.items()} for rows in np.array_split(np.arange(n), rounds)]
+
+
+def _cut_stream(stream: Any, rounds: int) -> list[Array]:
+    if isinstance(stream, list | tuple) and stream and np.ndim(stream[0]) == 2:
+        return [np.asarray(part) for part in stream]
+    return [np.asarray(part) for part in np.array_split(np.asarray(stream), rounds)] if rounds else []
+
+
+def _choose_space(origin: LearningState, kept: LabeledInputs, space: RowSource, seed: int) -> Space:
+    """Choose once how rows are prepared for grouping; the trials that this takes are not repeated in later rounds."""
+    if len(kept) < 2:
+        raise NothingFoundError(f"{len(kept)} inputs: at least two are needed to make a group")
+    train = origin.known.train
+    rows = np.concatenate([train.rows(space), kept.rows(space)])
+    return choose_space(rows, np.concatenate([train.labels, np.full(len(kept), UNKNOWN)]), seed)[0]
+
+
+def _thin(store: LabeledInputs, seed: int) -> LabeledInputs:
+    """Keep all inputs without a class and a sample of each class, so that a round costs what is new in it."""
+    rng = np.random.default_rng(seed)
+    keep = store.labels < 0
+    for label in np.unique(store.labels[store.labels >= 0]):
+        rows = np.flatnonzero(store.labels == label)
+        keep[rows if len(rows) <= KEPT_PER_CLASS else rng.permutation(rows)[:KEPT_PER_CLASS]] = True
+    return store[np.flatnonzero(keep)[-KEPT_IN_ALL:]]
+
+
+def _free_name(taken: set[str]) -> str:
+    """Return a name that no class has yet."""
+    number = len(taken)
+    while f"new {number}" in taken:
+        number += 1
+    taken.add(f"new {number}")
+    return f"new {number}"
