@@ -35,7 +35,7 @@ from offmap.bench.suites import Suite, load_suite
 from offmap.data import scale_images
 from offmap.extra_passes import Layer, Requirements
 from offmap.metrics.detection import detection_report
-from react_dice import measured
+from react_dice import report_scores
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RESULTS = Path(__file__).with_name("results") / "mahalanobis_layers.json"
@@ -88,7 +88,7 @@ def inverted(suite: Suite, data: Path) -> list[dict[str, Any]]:
     for cut in CUTS:
         made = Gaussians.fit(features, labels, cut)
         scores = {name: made.score(part) for name, part in stored.items()}
-        found.append({"cut": cut, "directions": made.kept, **measured(scores)})
+        found.append({"cut": cut, "directions": made.kept, **report_scores(scores)})
     return found
 
 
@@ -128,14 +128,14 @@ def layers(suite: Suite, data: Path, fitted: int, weighed: int) -> dict[str, Any
         }
         made = Gaussians.fit(of["fit"], np.asarray(seen["fit"].labels), FLOAT32)
         found.update({key: made.score(values) for key, values in of.items()})
-    result = {layer: measured({key: found[key] for key in tests}) for layer, found in scores.items()}
+    result = {layer: report_scores({key: found[key] for key in tests}) for layer, found in scores.items()}
     columns = {key: np.stack([scores[layer][key] for layer in WEIGHED], axis=1) for key in seen}
     scale = np.abs(columns["weigh"]).mean(axis=0)
-    result["sum"] = measured({key: (columns[key] / scale).sum(axis=1) for key in tests})
+    result["sum"] = report_scores({key: (columns[key] / scale).sum(axis=1) for key in tests})
     both = np.concatenate([columns["weigh"], columns["attacked"]]) / scale
     truth = np.repeat([1, 0], weighed)
     regression = LogisticRegressionCV(Cs=10, max_iter=1000, scoring="neg_log_loss").fit(both, truth)
-    result["weighed"] = measured({key: regression.decision_function(columns[key] / scale) for key in tests})
+    result["weighed"] = report_scores({key: regression.decision_function(columns[key] / scale) for key in tests})
     told = regression.decision_function(both)
     attack = detection_report(told[truth == 1], told[truth == 0])
     return {

@@ -77,7 +77,7 @@ def figures(known: np.ndarray, unknown: np.ndarray) -> dict[str, float]:
             {"fpr95": 100 * report.fpr95, "auroc": 100 * report.auroc, "error": error}.items()}  # fmt: skip
 
 
-def measured(name: str, data: Path, n: int, n_val: int) -> dict[str, object]:
+def measure_suite(name: str, data: Path, n: int, n_val: int) -> dict[str, object]:
     """All three answers for one network."""
     suite = load_suite(name)
     network = make_network(suite.networks[0], None, data, locate_cache())
@@ -140,7 +140,7 @@ def main() -> None:
     results |= {"temperature": TEMPERATURE, "inputs": options.inputs, "validation": options.validation}
     results |= {"changed": CHANGED, "epsilons": EPSILONS}
     for name in options.only or AUTHORS:
-        results[name] = measured(name, Path(data), options.inputs, options.validation)
+        results[name] = measure_suite(name, Path(data), options.inputs, options.validation)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(RESULTS.read_text())
 

@@ -32,7 +32,7 @@ SPARSITY = 0.9
 PRUNED = (0.01, 0.05, 0.1, 0.3, 0.5, 0.9)
 
 
-def measured(scores: dict[str, Any]) -> dict[str, float]:
+def report_scores(scores: dict[str, Any]) -> dict[str, float]:
     """Per cent, by unknown set."""
     out = {}
     for key in scores:
@@ -49,7 +49,7 @@ def react(known: offmap.Activations, acts: dict[str, offmap.Activations]) -> lis
         made = offmap.detector(f"react({percentile})|energy").fit(known)
         c = float(np.percentile(known.features, percentile))
         scores = {name: made.score(part) for name, part in acts.items()}
-        found.append({"percentile": percentile, "c": round(c, 3), **measured(scores)})
+        found.append({"percentile": percentile, "c": round(c, 3), **report_scores(scores)})
     return found
 
 
@@ -63,7 +63,7 @@ def dice(mean: Any, acts: dict[str, offmap.Activations]) -> dict[str, float]:
     values = contribution(torch.as_tensor(mean, dtype=torch.float64), weight)
     kept = (weight * largest(values, n_kept(SPARSITY, values.numel()))).numpy()
     logits = {name: part.features @ kept.T + head.bias for name, part in acts.items()}
-    return measured({name: np.logaddexp.reduce(part, axis=1) for name, part in logits.items()})
+    return report_scores({name: np.logaddexp.reduce(part, axis=1) for name, part in logits.items()})
 
 
 def pruned(known: offmap.Activations, acts: dict[str, offmap.Activations]) -> list[dict[str, float]]:
@@ -71,7 +71,7 @@ def pruned(known: offmap.Activations, acts: dict[str, offmap.Activations]) -> li
     found = []
     for p in PRUNED:
         made = offmap.detector(f"unit_pruning({p})|energy").fit(known)
-        found.append({"p": p, **measured({name: made.score(part) for name, part in acts.items()})})
+        found.append({"p": p, **report_scores({name: made.score(part) for name, part in acts.items()})})
     return found
 
 

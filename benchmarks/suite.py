@@ -63,7 +63,7 @@ def pictures(suite: Suite, data: Path, folder: Path, fitted: int, tested: int) -
         np.save(folder / f"{name}.npy", sets[key].labels)
 
 
-def measured(name: str, data: Path, fitted: int, tested: int, batch: int, repeats: int) -> dict[str, Any]:
+def measure_suite(name: str, data: Path, fitted: int, tested: int, batch: int, repeats: int) -> dict[str, Any]:
     """One suite through both libraries."""
     suite = load_suite(name)
     weights = str(data / suite.networks[0].options["weights"])
@@ -129,7 +129,7 @@ def main() -> None:
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"suites": {}}
     for name in options.only or SUITES:
         sizes = (options.fitted, options.tested, options.batch)
-        results["suites"][name] = measured(name, Path(data), *sizes, options.repeats)
+        results["suites"][name] = measure_suite(name, Path(data), *sizes, options.repeats)
         results |= {"threads": THREADS, "versions": peers.versions()}
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         case = results["suites"][name]

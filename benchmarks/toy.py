@@ -47,7 +47,7 @@ FEW = 3  # principal components that a linear probe may read, as many as the cla
 SHOWN = 45  # points of a type in the picture
 
 
-def matched(features: npt.NDArray[Any], truth: npt.NDArray[Any], k: int, seed: int) -> npt.NDArray[np.bool_]:
+def match_groups(features: npt.NDArray[Any], truth: npt.NDArray[Any], k: int, seed: int) -> npt.NDArray[np.bool_]:
     """Which rows k-means puts into the group matched to their class."""
     found = KMeans(k, random_state=seed).fit(features).labels_
     table = np.zeros((k, k), int)
@@ -75,14 +75,14 @@ def nscl(seed: int, per_type: int, epochs: int, views: ImageViews) -> tuple[dict
         toy = nscl_toy(case, per_type, pixels=24, seed=seed)
         given = {"alpha": 0.04, "beta": 1.0, "epochs": epochs, **COMMON}
         model = learn(toy.inputs, toy.labels, 3, objective="nscl", seed=seed, views=views, **given)
-        pile = np.flatnonzero(toy.labels < 0)
-        features = model.transform(toy.inputs[pile])
-        colour = (toy.arrays["colour"][pile] > 0).astype(int)
-        shape = toy.arrays["shape"][pile]
+        unlabelled = np.flatnonzero(toy.labels < 0)
+        features = model.transform(toy.inputs[unlabelled])
+        colour = (toy.arrays["colour"][unlabelled] > 0).astype(int)
+        shape = toy.arrays["shape"][unlabelled]
         shape = (shape == shape.max()).astype(int)
         out[name] = {
-            "2-means by colour": 100 * float(matched(features, colour, 2, seed).mean()),
-            "2-means by shape": 100 * float(matched(features, shape, 2, seed).mean()),
+            "2-means by colour": 100 * float(match_groups(features, colour, 2, seed).mean()),
+            "2-means by shape": 100 * float(match_groups(features, shape, 2, seed).mean()),
             "residual of colour": residual(features, colour),
             "residual of shape": residual(features, shape),
         }
@@ -100,7 +100,7 @@ def sorl(seed: int, per_type: int, epochs: int, views: ImageViews) -> tuple[dict
         given = {"eta_l": weight, "eta_u": 1.0, "epochs": epochs, **COMMON}
         model = learn(toy.inputs, toy.labels, 3, objective="sorl", seed=seed, views=views, **given)
         features = model.transform(toy.inputs)
-        right = matched(features, truth, 3, seed)
+        right = match_groups(features, truth, 3, seed)
         free = toy.labels < 0
         whole = open_world_accuracy(truth[free], model.predict(toy.inputs[free]), [0])
         out[name] = {

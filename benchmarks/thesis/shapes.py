@@ -196,8 +196,8 @@ def nscl_toy(case: Literal[1, 2], per_type: int = 2500, pixels: int = 32, seed: 
     if case not in (1, 2):
         raise InputError(f"nscl_toy(case={case}): the cases are 1 (red cylinders labelled) and 2 (grey ones)")
     labelled = ("red" if case == 1 else "grey", "cylinder")
-    pile = [("red", "cube"), ("red", "sphere"), ("blue", "cube"), ("blue", "sphere")]
-    samples = shapes([*pile, labelled], per_type, pixels, seed)
+    unlabelled = [("red", "cube"), ("red", "sphere"), ("blue", "cube"), ("blue", "sphere")]
+    samples = shapes([*unlabelled, labelled], per_type, pixels, seed)
     cylinder = samples.arrays["shape"] == list(SHAPES).index("cylinder")
     targets = np.where(cylinder, 0, 1 + samples.arrays["colour"])
     names = (" ".join(labelled), "red", "blue")

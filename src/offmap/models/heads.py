@@ -99,22 +99,6 @@ class MLP(nn.Module):
         return functional.normalize(out, dim=1) if self.normalize else out
 
 
-def opencon_head(inputs: int = 512, outputs: int = 128, seed: int = 0) -> MLP:
-    """OpenCon's projection head (thesis, section 8.4): as wide as its input, ReLU, 128 numbers of length 1.
-
-    Parameters
-    ----------
-    inputs, outputs, seed
-        As for `MLP`.
-
-    Examples
-    --------
-    >>> [tuple(p.shape) for p in opencon_head().parameters()]
-    [(512, 512), (512,), (128, 512), (128,)]
-    """
-    return MLP([inputs, inputs, outputs], normalize=True, seed=seed)
-
-
 def spectral_head(inputs: int = 512, hidden: int = 2048, outputs: int = 1000, seed: int = 0) -> MLP:
     """The projection head of NSCL and SORL (thesis, appendix B.1.4): 2048 wide, batch normalisation, 1000 numbers.
 
