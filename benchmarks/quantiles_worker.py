@@ -23,7 +23,7 @@ class Histogram:
     def __init__(self) -> None:
         import torch
 
-        from offmap.detection.statistics import Quantile
+        from offmap.detection.quantiles import Quantile
 
         torch.set_num_threads(THREADS)
         self.as_tensor = torch.from_numpy

@@ -20,9 +20,11 @@ from offmap.deploy.verdicts import Verdicts
 from offmap.detection.calibration import Calibration
 from offmap.detection.registry import example_specs
 from offmap.errors import InputError
-from offmap.extra_passes import Layer, Requirements
+from offmap.extra_passes import Layer, Perturbed, Requirements
 
 REFUSED = {
+    "adascale_a|energy": "gradient",
+    "adascale_l|energy": "gradient",
     "batchnorm_oracle": "depends on the others in the batch",
     "ensemble": "several networks",
     "gram(['body.0', 'body.2'])": "inner layers",
@@ -138,8 +140,8 @@ def test_what_needs_more_than_features_and_logits_is_refused_with_the_reason(
     spec: str, reason: str, tmp_path: Path
 ) -> None:
     guard = offmap.detector(spec)
-    layers = Requirements(extras=tuple(request for request in guard.requirements.extras if isinstance(request, Layer)))
-    acts = world().net(world().x[:200], requirements=layers)
+    fitted_on = tuple(request for request in guard.requirements.extras if isinstance(request, Layer | Perturbed))
+    acts = world().net(world().x[:200], requirements=Requirements(extras=fitted_on))
     labelled = offmap.Activations(acts.features, acts.head, np.asarray(acts.logits), acts.predictions, acts.extras)
     guard.fit(labelled)
     with pytest.raises(InputError, match="cannot be exported") as caught:

@@ -18,8 +18,8 @@ import offmap
 from offmap import MSP, Energy, activations
 from offmap.detection import Detector, Score, Shaper
 from offmap.detection.checks import required
+from offmap.detection.quantiles import Quantile
 from offmap.detection.spec import parse
-from offmap.detection.statistics import Quantile
 from offmap.errors import InputError, MissingError, NotFittedError, OffmapError, StoreError
 
 Check = Callable[[str, World, Path], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import torch
 from detection_zoo import blobs, rebuilt
 
 import offmap
+from offmap import store
 from offmap.detection.scores.distances import shrunk, whitening
-from offmap.errors import OffmapWarning
+from offmap.errors import InputError, OffmapWarning
 
 
 def tied(features: np.ndarray, labels: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
@@ -57,7 +59,7 @@ def test_a_class_that_is_missing_does_not_count_as_the_origin() -> None:
     np.testing.assert_allclose(found, looped(some, origin), rtol=1e-4)
 
 
-@pytest.mark.parametrize("spec", ["mahalanobis", "rmds", "ssd"])
+@pytest.mark.parametrize("spec", ["mahalanobis", "rmds", "ssd", "ssd(tied=true)"])
 def test_singular_covariances(spec: str) -> None:
     """Dead units, copied units, fewer inputs than features: the directions without variance do not count."""
     rng = np.random.default_rng(0)
@@ -67,7 +69,7 @@ def test_singular_covariances(spec: str) -> None:
     few = rng.normal(size=(12, 40)).astype(np.float32)
     labels = full.labels
     plain = offmap.detector(spec).fit(full).score(full)
-    if spec != "ssd":
+    if not spec.startswith("ssd"):
         for features in (dead, copied):
             acts = offmap.Activations(features, labels=labels)
             found = offmap.detector(spec).fit(acts).score(acts)
@@ -95,18 +97,53 @@ def test_rmds_against_loops() -> None:
     np.testing.assert_allclose(offmap.detector("rmds").fit(known).score(test), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_ssd_is_mahalanobis_on_directions_with_and_without_labels() -> None:
-    known, test = blobs(200), blobs(20, seed=4)
+def normalized(features: np.ndarray) -> np.ndarray:
+    return features / np.linalg.norm(features, axis=1, keepdims=True)
 
-    def unit(features: np.ndarray) -> np.ndarray:
-        return features / np.linalg.norm(features, axis=1, keepdims=True)
 
-    directions = rebuilt(known, features=unit(known.features))
+def test_ssd_has_one_gaussian_per_class() -> None:
+    known, test = blobs(400), blobs(20, seed=4)
+    x, y = normalized(known.features).astype(np.float64), known.labels
+    assert y is not None
+    wanted = np.full(len(test), np.inf)
+    for label in np.unique(y):
+        away = normalized(test.features).astype(np.float64) - x[y == label].mean(axis=0)
+        precision = np.linalg.pinv(np.cov(x[y == label].T, bias=True))
+        wanted = np.minimum(wanted, np.einsum("nd,de,ne->n", away, precision, away))
     found = offmap.detector("ssd").fit(known).score(test)
-    np.testing.assert_allclose(found, looped(directions, unit(test.features)), rtol=1e-3)
-    single = rebuilt(directions, labels=np.zeros(200, int))
-    found = offmap.detector("ssd").fit(rebuilt(known, labels=None)).score(test)
-    np.testing.assert_allclose(found, looped(single, unit(test.features)), rtol=1e-3)
+    np.testing.assert_allclose(found, -wanted, rtol=1e-3)
+    assert not np.allclose(found, offmap.detector("ssd(tied=true)").fit(known).score(test), rtol=1e-2)
+
+
+@pytest.mark.parametrize("spec", ["ssd", "ssd(tied=true)"])
+def test_ssd_without_labels_is_one_gaussian(spec: str) -> None:
+    known, test = blobs(200), blobs(20, seed=4)
+    single = rebuilt(known, features=normalized(known.features), labels=np.zeros(200, int))
+    found = offmap.detector(spec).fit(rebuilt(known, labels=None)).score(test)
+    np.testing.assert_allclose(found, looped(single, normalized(test.features)), rtol=1e-3)
+
+
+def test_tied_ssd_is_mahalanobis_on_directions() -> None:
+    known, test = blobs(200), blobs(20, seed=4)
+    directions = rebuilt(known, features=normalized(known.features))
+    found = offmap.detector("ssd(tied=true)").fit(known).score(test)
+    np.testing.assert_allclose(found, looped(directions, normalized(test.features)), rtol=1e-3)
+
+
+def test_files_of_ssd_written_before_the_option_score_as_they_did(tmp_path: Path) -> None:
+    known, test = blobs(200), blobs(20, seed=4)
+    tied = offmap.detector("ssd(tied=true)").fit(known)
+    tied.save(tmp_path / "tied.offmap")
+    stored = store.load(tmp_path / "tied.offmap")
+    older = {**stored.config, "spec": "ssd", "chosen": "ssd"}
+    store.save(tmp_path / "old.offmap", stored.kind, older, stored.tensors)
+    np.testing.assert_array_equal(offmap.load(tmp_path / "old.offmap").score(test), tied.score(test))
+
+
+def test_more_covariances_than_memory_are_refused_with_the_way_out() -> None:
+    many = offmap.Activations(np.random.default_rng(0).normal(size=(4, 2048)), labels=np.array([0, 1, 2, 999]))
+    with pytest.raises(InputError, match=r"1000 classes of 2048 features takes 33.6 GB.*ssd\(tied=true\)"):
+        offmap.detector("ssd").fit(many)
 
 
 def test_whitening_and_shrinking() -> None:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from offmap.detection.statistics import ClassMoments, Extremes, Mean, NullStatistic, Quantile, Rows, Statistic
+from offmap.detection.quantiles import Quantile
+from offmap.detection.statistics import ClassMoments, ClassScatters, Extremes, Mean, NullStatistic, Rows, Statistic
 from offmap.errors import InputError
 
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -205,7 +206,16 @@ def test_rows_do_not_depend_on_the_cut() -> None:
 @pytest.mark.parametrize("begin_second_pass", [False, True])
 @pytest.mark.parametrize(
     "made",
-    [Mean(), ClassMoments(), ClassMoments(scatter=False), Quantile((5, 90)), Rows(size=9), Rows(alpha=0.5), Extremes()],
+    [
+        Mean(),
+        ClassMoments(),
+        ClassMoments(scatter=False),
+        ClassScatters(),
+        Quantile((5, 90)),
+        Rows(size=9),
+        Rows(alpha=0.5),
+        Extremes(),
+    ],
     ids=lambda made: type(made).__name__,
 )
 def test_state_goes_round_before_and_after_data(made: Statistic, begin_second_pass: bool) -> None:
@@ -213,7 +223,7 @@ def test_state_goes_round_before_and_after_data(made: Statistic, begin_second_pa
     statistic, twin = copy.deepcopy(made), copy.deepcopy(made)
     for rows, labels in ((x[:0], y[:0]), (x[:25], y[:25]), (x[25:], y[25:])):
         if len(rows):
-            with_labels = isinstance(statistic, ClassMoments | Extremes)
+            with_labels = isinstance(statistic, ClassMoments | ClassScatters | Extremes)
             for each in (statistic, twin):
                 each.update(rows, labels) if with_labels else each.update(rows)
             if begin_second_pass:

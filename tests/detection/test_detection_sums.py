@@ -204,7 +204,7 @@ def test_location_and_scale_follow_the_scores(values: list[float], factor: float
     moved = location_and_scale(factor * scores + shift)
     size = np.abs(factor * scores).max() + abs(shift) + 1e-9
     assert moved[0] == pytest.approx(factor * location + shift, abs=1e-9 * size)
-    if scale > 1e-3 * np.abs(scores).max() and moved[1] > 0:
+    if factor * scale > 1e-3 * size:
         assert moved[1] == pytest.approx(factor * scale, rel=1e-6, abs=1e-9 * size)
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from offmap.detection.base import Context, Score, State, Statistics, digest
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
-from offmap.detection.statistics import ClassMoments, Statistic
-from offmap.errors import OffmapWarning
+from offmap.detection.statistics import ClassMoments, ClassScatters, Statistic
+from offmap.errors import InputError, OffmapWarning
 from offmap.extra_passes import Perturbed, Request
 from offmap.neighbors.vectors import unit
 
@@ -189,9 +189,22 @@ class RMDS(_ClassGaussians):
 
 @register
 class SSD(Score):
-    """Mahalanobis distance on normalised features, as used on contrastively trained networks (SSD+ in the thesis).
+    """Mahalanobis distance to the nearest class on normalised features, each class with its own covariance (SSD+).
 
-    Without labels all known inputs are one Gaussian.
+    The thesis uses it on contrastively trained networks, "a multivariate Gaussian distribution for each class". Without
+    labels all known inputs are one Gaussian. A class of fewer inputs than features has directions without variance,
+    which do not count; give a shrinkage above 0 to keep them.
+
+    Parameters
+    ----------
+    tied : bool, default=False
+        Use one covariance for all classes, which takes far less memory and fewer inputs per class.
+    shrinkage : float, default=0.0
+        Share of a multiple of the identity mixed into each covariance.
+
+    See Also
+    --------
+    offmap.detection.scores.normalized.MahalanobisPP : the tied form for labelled inputs, under its later name.
     """
 
     name = "ssd"
@@ -201,19 +214,74 @@ class SSD(Score):
     reads = ("features",)
     fits = ("features",)
 
+    tied: bool = False
+    shrinkage: float = 0.0
+
+    def check(self) -> None:
+        """Refuse a share outside 0 to 1."""
+        self.number("shrinkage", 0, 1, "the share of the identity must be between 0 and 1")
+
     def statistics(self) -> Mapping[str, Statistic]:
-        """Class means and one scatter."""
-        return {"moments": ClassMoments()}
+        """Start class means, and one scatter or one for each class."""
+        return {"moments": ClassMoments() if self.tied else ClassScatters()}
+
+    def statistics_key(self) -> bool:
+        """Return what the statistics depend on."""
+        return self.tied
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add normalised features."""
-        statistics["moments"].update(unit(block.features), block.labels)
+        try:
+            statistics["moments"].update(unit(block.features), block.labels)
+        except InputError as error:
+            raise InputError(f"{self}: {error}" + (", ssd(tied=true)" if "covariance" in str(error) else "")) from error
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Whitened means."""
+        """Whiten the class means."""
         moments = statistics["moments"]
-        return gaussian_state(moments, moments.tied_covariance())
+        if self.tied:
+            return gaussian_state(moments, shrunk(moments.tied_covariance().cpu(), self.shrinkage))
+        return class_gaussians_state(moments, self.shrinkage)
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Minus the squared distance."""
-        return -nearest_squared_distance(unit(block.features), ready)
+        """Compute minus the squared distance."""
+        directions = unit(block.features)
+        if "roots" not in ready:  # tied, as files written before the option are too
+            return -nearest_squared_distance(directions, ready)
+        return -nearest_class_distance(directions, ready)
+
+
+def class_gaussians_state(moments: ClassScatters, shrinkage: float) -> State:
+    """Solve one whitening per class, and the class means whitened by it.
+
+    Directions without variance in a class are left out of its distance, with one warning for all classes.
+    """
+    roots, whitened, missing, worst = [], [], 0, 1.0
+    for label in moments.present.tolist():
+        values, vectors = torch.linalg.eigh(shrunk(moments.scatters[label] / moments.counts[label], shrinkage))
+        kept = values > CUTOFF * values.abs().max()
+        missing += not bool(kept.all())
+        root = torch.where(kept, vectors / values.clamp(min=1e-300).sqrt(), 0.0)
+        if bool(kept.any()):
+            worst = max(worst, float(values[kept].max() / values[kept].min()))
+        roots.append(root)
+        whitened.append(moments.means[label] @ root)
+    if missing:
+        warnings.warn(
+            f"the covariance of {missing} of {len(roots)} classes is singular: directions without variance among their "
+            "inputs are left out; give more inputs, a shrinkage above 0, or one covariance for all with tied=true",
+            OffmapWarning,
+            stacklevel=2,
+        )
+    dtype = torch.float32 if worst <= FLOAT32_CONDITION else torch.float64
+    return {"roots": torch.stack(roots).to(dtype), "whitened_means": torch.stack(whitened).to(dtype)}
+
+
+def nearest_class_distance(features: Tensor, state: Mapping[str, Tensor]) -> Tensor:
+    """Compute the squared Mahalanobis distance to the nearest class, one class after the other to bound memory."""
+    roots, means = state["roots"], state["whitened_means"]
+    rows = features.to(roots.dtype)
+    nearest = torch.addmm(-means[0], rows, roots[0]).square().sum(dim=1)
+    for label in range(1, len(roots)):
+        nearest = torch.minimum(nearest, torch.addmm(-means[label], rows, roots[label]).square().sum(dim=1))
+    return nearest

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from offmap.detection.base import Context, Shaper, State, Statistics
 from offmap.detection.batch import ActivationBatch
+from offmap.detection.quantiles import Quantile
 from offmap.detection.registry import register
-from offmap.detection.statistics import Quantile, Statistic
+from offmap.detection.statistics import Statistic
 from offmap.errors import InputError
 from offmap.extra_passes import Clamp, Edited, Layer, Request
 
