@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from network_zoo import ConvHead, ConvNet, Ending, FunctionalHead, Tokens, conv_net, images
 from torch import nn
 
-from offmap.errors import InputError, MissingError
+from offmap.errors import InputError, MissingError, OffmapWarning
 from offmap.extra_passes import Requirements
 from offmap.network import Network
 
@@ -194,3 +195,26 @@ def test_layers_and_noise() -> None:
     small, large = net.noise(10, (3, 8, 8), seed=3, batch_size=4), net.noise(10, (3, 8, 8), seed=3)
     np.testing.assert_allclose(small.features, large.features, rtol=1e-5, atol=1e-6)
     assert not np.allclose(net.noise(10, (3, 8, 8), seed=4).features, large.features)
+
+
+def test_print_says_what_is_tapped() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    net = Network(model)
+    assert str(net) == "Network(Sequential)"
+    net(torch.zeros(2, 4))
+    assert str(net) == "Network(Sequential), 8 features from before '2', 3 classes"
+    inner = Network(model, layer="1")
+    inner(torch.zeros(2, 4))
+    assert str(inner) == "Network(Sequential, layer='1'), features from the output of '1', no linear head"
+
+
+def test_one_logit_is_refused_and_probabilities_are_warned_of() -> None:
+    with pytest.raises(InputError, match="one logit per input"):
+        Network(nn.Linear(4, 1))(torch.zeros(2, 4))
+    for ending, kind in ((nn.Softmax(1), " probabilities"), (nn.LogSoftmax(1), "log-probabilities")):
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), ending)
+        with pytest.warns(OffmapWarning, match=f"its outputs are ?{kind}, not logits"):
+            Network(model, layer="1")(torch.randn(5, 4))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            Network(model, layer="2")(torch.randn(5, 4))

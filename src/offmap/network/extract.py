@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from offmap.activations import Activations, check_dtype
-from offmap.errors import InputError, MissingError
+from offmap.errors import InputError, MissingError, OffmapWarning
 from offmap.extra_passes import Requirements
 from offmap.network.backend import Backend
 from offmap.network.batches import Batch, batch_count, read_batches, require_labels
@@ -32,12 +33,38 @@ def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype:
             f"the detector needs a linear head, but layer={backend.layer!r} is not one; pass the name of the "
             "linear layer that gives the logits, or choose a detector without head"
         )
+    if batch.start == 0:
+        _check_logits(arrays["logits"], backend)
     for name, array in arrays.items():
         if len(array) != batch.size:
             raise InputError(f"{name}: {len(array)} rows for a batch of {batch.size} inputs; one per input is needed")
     if batch.labels is not None:
         arrays["labels"] = batch.labels.astype(np.int64)
     return arrays
+
+
+def _check_logits(logits: Array, backend: Backend) -> None:
+    """Refuse one logit for two classes; warn of probabilities, which most scores do not understand."""
+    if logits.shape[1] == 1:
+        raise InputError(
+            f"{backend}: it gives one logit per input, but a score compares classes; wrap the model to give two, "
+            "such as torch.cat([torch.zeros_like(z), z], dim=1)"
+        )
+    if backend.has_head or len(logits) == 0:
+        return
+    rows = logits.astype(np.float64)
+    if (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-3):
+        kind = "probabilities"
+    elif (rows <= 0).all() and np.allclose(np.exp(rows).sum(axis=1), 1, atol=1e-3):
+        kind = "log-probabilities"
+    else:
+        return
+    warnings.warn(
+        f"{backend}: its outputs are {kind}, not logits, and energy, max-logit and others lose by it; pass the name of "
+        "the linear layer before the softmax as layer=",
+        OffmapWarning,
+        stacklevel=2,
+    )
 
 
 def collect_activations(backend: Backend, parts: Sequence[dict[str, Array]]) -> Activations:

@@ -53,6 +53,8 @@ class Network:
     Activations(5 inputs, 8 features, 3 classes)
     >>> net.head
     Head(3 classes, 8 features)
+    >>> print(net)
+    Network(Sequential), 8 features from before '2', 3 classes
     """
 
     def __init__(
@@ -96,6 +98,15 @@ class Network:
 
     def __repr__(self) -> str:
         return repr(self.backend)
+
+    def __str__(self) -> str:
+        """Say what is tapped as well, once the first inputs have shown it."""
+        tap, head = self.backend.tap, self.backend.head()
+        if tap is None:
+            return repr(self)
+        if head is None:
+            return f"{self!r}, features from the output of {tap!r}, no linear head"
+        return f"{self!r}, {head.width} features from before {tap!r}, {head.n_classes} classes"
 
     @property
     def layer(self) -> str | None:
