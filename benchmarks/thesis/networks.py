@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from offmap.bench.networks import BenchNetwork, Pictures, make_network, require_labels, train_once
+from offmap.bench.networks import BenchNetwork, LabelledPictures, make_network, require_labels, train_once
 from offmap.bench.sets import LoadedSet
 from offmap.bench.suites import NetworkSpec
 from offmap.errors import InputError
@@ -46,7 +46,7 @@ def make_variant(spec: NetworkSpec, train: LoadedSet | None, data: Path | None, 
     epochs, seed = int(options.pop("epochs", 3)), int(options.pop("seed", 0))
     if objective not in ("ce", "supcon"):
         raise InputError(f"objective = {objective!r}: 'ce' (cross-entropy) or 'supcon'")
-    pictures = Pictures(*require_labels(train, "cnn"), (mean, std))
+    pictures = LabelledPictures(*require_labels(train, "cnn"), (mean, std))
     factory = ContrastiveCNN if objective == "supcon" else build_normed_cnn
     model = factory(pictures.n_classes, channels=pictures.channels, seed=seed, **options)
 

@@ -16,7 +16,7 @@ from torch import nn
 import offmap
 from offmap.deploy.guards import GuardFormula
 from offmap.deploy.tracing import trace_module
-from offmap.deploy.verdicts import Verdicts
+from offmap.deploy.verdicts import VerdictModule
 from offmap.detection.calibration import Calibration
 from offmap.detection.registry import example_specs
 from offmap.errors import InputError
@@ -168,7 +168,7 @@ class Judging(nn.Module):
 
     def __init__(self, calibration: Calibration) -> None:
         super().__init__()
-        self.verdicts = Verdicts(calibration, 2)
+        self.verdicts = VerdictModule(calibration, 2)
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.verdicts(*given)

@@ -133,7 +133,7 @@ def _cnn(options: dict[str, Any], train: LoadedSet | None, data: Path | None, ke
     rest = dict(options)
     layer, scale = rest.pop("layer", None), rest.pop("scale", (0.0, 1.0))
     epochs, seed = int(rest.pop("epochs", 3)), int(rest.pop("seed", 0))
-    pictures = Pictures(*require_labels(train, "cnn"), scale)
+    pictures = LabelledPictures(*require_labels(train, "cnn"), scale)
     model = CNN(pictures.n_classes, channels=pictures.channels, seed=seed, **rest)
 
     def learn() -> None:
@@ -189,7 +189,7 @@ def _network(model: nn.Module) -> Network:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class LabelledPictures:
     """Labelled pictures that a small network learns from; `scale` are mean and deviation for ``uint8`` ones."""
 
     samples: Samples

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from offmap.cli.options import Inputs, Json, wanted, with_inputs
+from offmap.cli.options import InputOptions, Json, wanted, with_inputs
 
 
 @with_inputs
@@ -15,7 +15,7 @@ def compare(
     detectors: Annotated[str, typer.Argument(help='Separated by commas: "msp, react(90)|energy, knn(50)".')],
     known: Annotated[Path, typer.Option(help="Known inputs to fit on.")],
     id_test: Annotated[Path, typer.Option(help="Known inputs to test on.")],
-    inputs: Inputs,
+    inputs: InputOptions,
     ood: Annotated[
         list[str] | None, typer.Option(help="Unknown inputs to test on, as name=path; repeat for more, or leave out.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offmap.cli.options import Inputs, Json, show, with_inputs
+from offmap.cli.options import InputOptions, Json, show, with_inputs
 
 
 @with_inputs
@@ -19,7 +19,7 @@ def discover(
             "pictures with --model, or texts with --encoder (one per line of a file, or .txt files in a folder)."
         ),
     ],
-    inputs: Inputs,
+    inputs: InputOptions,
     labels: Annotated[
         Path | None,
         typer.Option(

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from offmap.cli.options import Inputs, Json, show, with_inputs
+from offmap.cli.options import InputOptions, Json, show, with_inputs
 
 
 @with_inputs
 def explain(
     known: Annotated[Path, typer.Argument(help="Known inputs: a folder of offmap extract, or .npz/.npy/.parquet.")],
-    inputs: Inputs,
+    inputs: InputOptions,
     unknown: Annotated[Path | None, typer.Option(help="Unknown inputs, or noise.")] = None,
     noise: Annotated[
         int | None, typer.Option(min=1, help="With --model: this many noise inputs as the unknown.")

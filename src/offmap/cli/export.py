@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from offmap.cli.options import Inputs, Json, show, with_inputs_but
+from offmap.cli.options import InputOptions, Json, show, with_inputs_but
 
 
 @with_inputs_but("model", "head", "device")
@@ -19,7 +19,7 @@ def export(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, such as guarded.onnx.")],
-    inputs: Inputs,
+    inputs: InputOptions,
     guard: Annotated[
         Path | None, typer.Argument(help="A calibrated guard that offmap fit wrote; a deployment has its own.")
     ] = None,

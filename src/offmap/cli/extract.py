@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from offmap.cli.options import Inputs, Json, show, wanted, with_inputs
+from offmap.cli.options import InputOptions, Json, show, wanted, with_inputs
 
 
 @with_inputs
@@ -17,7 +17,7 @@ def extract(
         typer.Argument(help="Inputs: .npz, .npy, .parquet, or a folder of pictures (sub-folders are classes)."),
     ],
     to: Annotated[Path, typer.Option(help="The folder to write; a run cut short goes on where it stopped.")],
-    inputs: Inputs,
+    inputs: InputOptions,
     labels: Annotated[Path | None, typer.Option(help="Class indices in a file of their own: .npy or .npz.")] = None,
     needed_by: Annotated[
         str | None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from offmap.cli.options import Engine, Inputs, Json, Workers, on_ray, show, wanted, with_inputs
+from offmap.cli.options import Engine, InputOptions, Json, Workers, on_ray, show, wanted, with_inputs
 
 
 @with_inputs
@@ -15,7 +15,7 @@ def fit(
     detector: Annotated[str, typer.Argument(help='Such as "react(90)|energy"; see offmap methods.')],
     known: Annotated[Path, typer.Argument(help="Known inputs: a folder of offmap extract, or .npz/.npy/.parquet.")],
     out: Annotated[Path, typer.Option(help="The guard's file, such as guard.offmap.")],
-    inputs: Inputs,
+    inputs: InputOptions,
     calibrate: Annotated[
         Path | None, typer.Option(help="Held-out known inputs to set the threshold on, with a guarantee.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offmap.cli.options import Inputs, Json, say, show, with_inputs
+from offmap.cli.options import InputOptions, Json, say, show, with_inputs
 
 if TYPE_CHECKING:
     from offmap.data import Samples
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @with_inputs
 def learn(
-    inputs: Inputs,
+    inputs: InputOptions,
     data: Annotated[
         Path,
         typer.Option(
@@ -106,7 +106,7 @@ def learn(
     show(result, as_json, "\n".join(words))
 
 
-def _read(inputs: Inputs, source: Path) -> Samples:
+def _read(inputs: InputOptions, source: Path) -> Samples:
     """Read features where a network or an earlier extraction gives them, and samples as they are otherwise."""
     from offmap import data
     from offmap.activations import META

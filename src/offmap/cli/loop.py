@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offmap.cli.options import Inputs, Json, say, show, with_inputs
+from offmap.cli.options import InputOptions, Json, say, show, with_inputs
 
 if TYPE_CHECKING:
     from offmap.openworld import Deployment
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @with_inputs
 def loop(
-    inputs: Inputs,
+    inputs: InputOptions,
     data: Annotated[
         str,
         typer.Option(
@@ -118,7 +118,7 @@ def _own(
     seed: int,
     out: Path,
     as_json: bool,
-    inputs: Inputs,
+    inputs: InputOptions,
     options: dict[str, Any],
 ) -> None:
     from offmap.errors import InputError
@@ -160,7 +160,7 @@ def _own(
     show({"rounds": told, **written}, as_json, "\n".join([*words, f"The deployment is {written['deployment']}"]))
 
 
-def _read(path: Path, inputs: Inputs) -> tuple[dict[str, Any], Any, tuple[str, ...], Any]:
+def _read(path: Path, inputs: InputOptions) -> tuple[dict[str, Any], Any, tuple[str, ...], Any]:
     """Arrays ready for the network (or features), labels, class names, head."""
     import numpy as np
 
@@ -175,7 +175,7 @@ def _read(path: Path, inputs: Inputs) -> tuple[dict[str, Any], Any, tuple[str, .
     return {"inputs": made}, samples.labels, samples.classes, None
 
 
-def _folder_options(path: Path, inputs: Inputs) -> dict[str, Any]:
+def _folder_options(path: Path, inputs: InputOptions) -> dict[str, Any]:
     if not path.is_dir():
         return {}
     return {

@@ -43,7 +43,7 @@ def on_ray(engine: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class InputOptions:
     """How data becomes activations: by running a network over it, or by reading what a network said before."""
 
     model: Annotated[
@@ -161,7 +161,7 @@ class Inputs:
 
 
 def with_inputs(command: Callable[..., None]) -> Callable[..., None]:
-    """Spread the fields of `Inputs` over the options of a command whose last parameter is `inputs`."""
+    """Spread the fields of `InputOptions` over the options of a command whose last parameter is `inputs`."""
     return with_inputs_but()(command)
 
 
@@ -171,10 +171,10 @@ def with_inputs_but(*left_out: str) -> Callable[[Callable[..., None]], Callable[
 
 
 def _spread(command: Callable[..., None], left_out: tuple[str, ...]) -> Callable[..., None]:
-    hints = get_type_hints(Inputs, include_extras=True)
+    hints = get_type_hints(InputOptions, include_extras=True)
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=made.default, annotation=hints[name])
-        for name, made in Inputs.__dataclass_fields__.items()
+        for name, made in InputOptions.__dataclass_fields__.items()
         if made.init and name not in left_out
     ]
     own_hints = get_type_hints(command, include_extras=True)
@@ -185,7 +185,7 @@ def _spread(command: Callable[..., None], left_out: tuple[str, ...]) -> Callable
     ]
 
     def run(**given: Any) -> None:
-        inputs = Inputs(**{parameter.name: given.pop(parameter.name) for parameter in shared})
+        inputs = InputOptions(**{parameter.name: given.pop(parameter.name) for parameter in shared})
         command(**given, inputs=inputs)
 
     run.__doc__, run.__name__ = command.__doc__, command.__name__

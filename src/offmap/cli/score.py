@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offmap.cli.options import Engine, Inputs, Json, Workers, on_ray, show, wanted, with_inputs
+from offmap.cli.options import Engine, InputOptions, Json, Workers, on_ray, show, wanted, with_inputs
 
 
 @with_inputs
@@ -16,7 +16,7 @@ def score(
     data: Annotated[
         Path, typer.Argument(help="Inputs: a folder of offmap extract, or .npz/.npy/.parquet/pictures with --model.")
     ],
-    inputs: Inputs,
+    inputs: InputOptions,
     out: Annotated[Path | None, typer.Option(help="Write the scores: .parquet or .csv.")] = None,
     fdr: Annotated[
         float | None,
@@ -57,7 +57,7 @@ def score(
     show(summary, as_json, words)
 
 
-def _score_on_ray(guard: Any, data: Path, inputs: Inputs, out: Path | None, workers: int, as_json: bool) -> None:
+def _score_on_ray(guard: Any, data: Path, inputs: InputOptions, out: Path | None, workers: int, as_json: bool) -> None:
     from offmap import scale
     from offmap.errors import InputError
 

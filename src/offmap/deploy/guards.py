@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from offmap.deploy.tracing import repeat_single_row, trace_module
-from offmap.deploy.verdicts import Verdicts
+from offmap.deploy.verdicts import VerdictModule
 from offmap.detection import Detector
 from offmap.detection.batch import ActivationBatch, TensorHead
 from offmap.errors import InputError, NotFittedError
@@ -49,7 +49,7 @@ class GuardFormula(nn.Module):
         self.from_head = from_head
         self.head = None if guard.head is None else TensorHead.of(guard.head)
         self.formula = guard.fitted.formula()
-        self.verdicts = Verdicts(guard.calibration, n_classes)
+        self.verdicts = VerdictModule(guard.calibration, n_classes)
 
     def score(self, features: Tensor, logits: Tensor) -> Tensor:
         """Compute the detector's score in float64."""

@@ -10,7 +10,7 @@ from offmap.detection.calibration import Calibration
 from offmap.detection.formulas import count_at_most, fill_rows
 
 
-class Verdicts(nn.Module):
+class VerdictModule(nn.Module):
     """P-values and verdicts of float64 scores, as `Calibration.verdicts` gives them.
 
     A score that is not a number has no calibration score below it and is never known.
@@ -25,7 +25,7 @@ class Verdicts(nn.Module):
     Examples
     --------
     >>> calibration = Calibration.of(np.arange(100.0), tpr=0.95)
-    >>> Verdicts(calibration, 3)(torch.tensor([3.5, 50.0], dtype=torch.float64), torch.zeros(2, 3))
+    >>> VerdictModule(calibration, 3)(torch.tensor([3.5, 50.0], dtype=torch.float64), torch.zeros(2, 3))
     (tensor([0.0495, 0.5149], dtype=torch.float64), tensor([False,  True]))
     """
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
 from offmap.errors import InputError
+from offmap.typing import FloatArray
 
-Array = npt.NDArray[np.float64]
 Matrix = Any  # a dense float64 array or a SciPy sparse array, nodes × something
 
 
@@ -61,11 +60,11 @@ class Graph:
         return int(part.shape[0])
 
     @property
-    def degrees(self) -> Array:
+    def degrees(self) -> FloatArray:
         """The total weight at each node, ``w_x`` of the thesis (section 6.3.1)."""
         return self.dot(np.ones(self.n_nodes))
 
-    def dot(self, vectors: Array) -> Array:
+    def dot(self, vectors: FloatArray) -> FloatArray:
         """The adjacency times one vector or several columns, never forming it."""
         out = np.zeros(vectors.shape, dtype=np.float64)
         if self.base is not None:
@@ -74,14 +73,14 @@ class Graph:
             out = out + self.factors @ (self.factors.T @ vectors)
         return out
 
-    def scaled(self, left: Array) -> Graph:
+    def scaled(self, left: FloatArray) -> Graph:
         """The graph with row and column x multiplied by ``left[x]``."""
         diagonal = sparse.diags_array(left)
         base = None if self.base is None else diagonal @ self.base @ diagonal
         factors = None if self.factors is None else diagonal @ self.factors
         return _trusted(base, factors)
 
-    def toarray(self) -> Array:
+    def toarray(self) -> FloatArray:
         """The adjacency as a dense matrix; for graphs that fit."""
         out = np.zeros((self.n_nodes, self.n_nodes))
         if self.base is not None:
@@ -117,7 +116,7 @@ def as_graph(graph: Graph | Matrix) -> Graph:
     return graph if isinstance(graph, Graph) else Graph(graph)
 
 
-def inverse_root(degrees: Array) -> Array:
+def inverse_root(degrees: FloatArray) -> FloatArray:
     """``1/sqrt(degree)``, and 0 for a node without edges; a negative degree is refused."""
     if degrees.size and degrees.min() < -1e-9 * max(float(np.abs(degrees).max()), 1.0):
         raise InputError(f"a node has degree {degrees.min():.3g}: weights must not be negative; clip similarities at 0")
@@ -147,5 +146,5 @@ def _trusted(base: Matrix | None, factors: Matrix | None) -> Graph:
     return graph
 
 
-def _dense(matrix: Matrix) -> Array:
+def _dense(matrix: Matrix) -> FloatArray:
     return np.asarray(matrix.toarray() if sparse.issparse(matrix) else matrix, dtype=np.float64)

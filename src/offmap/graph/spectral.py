@@ -10,8 +10,7 @@ from scipy.linalg import eigh
 
 from offmap.errors import InputError
 from offmap.graph.adjacency import Graph, Matrix, as_graph, inverse_root
-
-Array = npt.NDArray[np.float64]
+from offmap.typing import FloatArray
 
 DENSE_NODES = 600
 
@@ -30,19 +29,19 @@ class Spectrum:
         The weight at each node; ones when the adjacency was not normalised.
     """
 
-    values: Array
-    vectors: Array
-    degrees: Array
+    values: FloatArray
+    vectors: FloatArray
+    degrees: FloatArray
 
     @property
-    def factor(self) -> Array:
+    def factor(self) -> FloatArray:
         """``F = V sqrt(Σ)``: the minimiser of ``‖A − F Fᵀ‖²`` (thesis, section 6.3.2, eq. 6.3); negative values count
         as 0.
         """
         return self.vectors * np.sqrt(np.clip(self.values, 0.0, None))
 
     @property
-    def features(self) -> Array:
+    def features(self) -> FloatArray:
         """``Z = D^(-1/2) V sqrt(Σ)``: what a network trained to the optimum would output (thesis, section 7.4.2)."""
         return self.factor * inverse_root(self.degrees)[:, None]
 
@@ -96,7 +95,7 @@ def spectral_embedding(
     return Spectrum(values[order], _signed(vectors[:, order]), degrees)
 
 
-def _lanczos(graph: Graph, k: int, seed: int, tolerance: float) -> tuple[Array, Array]:
+def _lanczos(graph: Graph, k: int, seed: int, tolerance: float) -> tuple[FloatArray, FloatArray]:
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
     n = graph.n_nodes
@@ -114,7 +113,7 @@ def _lanczos(graph: Graph, k: int, seed: int, tolerance: float) -> tuple[Array, 
     return np.asarray(values, dtype=np.float64), np.asarray(vectors, dtype=np.float64)
 
 
-def _signed(vectors: Array) -> Array:
+def _signed(vectors: FloatArray) -> FloatArray:
     """Each column with its largest entry (the first of equals, up to rounding) made positive."""
     size = np.abs(vectors)
     first = np.argmax(size >= size.max(axis=0) * (1 - 1e-6), axis=0)
