@@ -12,7 +12,7 @@ from detection_zoo import blobs, rebuilt
 
 import offmap
 from offmap import store
-from offmap.detection.scores.distances import shrunk, whitening
+from offmap.detection.scores.distances import shrink, whitening
 from offmap.errors import InputError, OffmapWarning
 
 
@@ -153,7 +153,7 @@ def test_whitening_and_shrinking() -> None:
     root = whitening(covariance).double()
     np.testing.assert_allclose(root @ root.T, np.linalg.inv(covariance.numpy()), rtol=1e-4, atol=1e-5)
     assert whitening(torch.zeros(3, 3, dtype=torch.float64)).shape == (3, 0)
-    assert torch.allclose(torch.trace(shrunk(covariance, 0.7)), torch.trace(covariance))
+    assert torch.allclose(torch.trace(shrink(covariance, 0.7)), torch.trace(covariance))
     ill = torch.diag(torch.tensor([1.0, 1e-12], dtype=torch.float64))
     assert whitening(ill).dtype == torch.float64, "an ill-conditioned covariance is kept in float64"
 

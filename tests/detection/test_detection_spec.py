@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import offmap
 from offmap.detection import Component, methods
-from offmap.detection.parameters import conforms, declared, described, plain
+from offmap.detection.parameters import conforms, describe_type, plain, read_type_hints
 from offmap.detection.spec import LONGEST, parse, split, text
 from offmap.errors import InputError
 
@@ -41,7 +41,7 @@ def values(hint: Any, grid: tuple[Any, ...]) -> st.SearchStrategy[Any]:
 @st.composite
 def components(draw: Any) -> Component:
     kind = draw(st.sampled_from(sorted(methods().values(), key=lambda kind: kind.name)))
-    hints = declared(kind)
+    hints = read_type_hints(kind)
     given_ = {
         field.name: draw(values(hints[field.name], kind.grid.get(field.name, ())))
         for field in fields(kind)
@@ -225,8 +225,8 @@ def test_numpys_numbers_are_plain_numbers() -> None:
 
 
 def test_types_in_words() -> None:
-    assert described(int | None) == "a whole number or none"
-    assert described(tuple[str, ...]) == "a list, each entry a word"
+    assert describe_type(int | None) == "a whole number or none"
+    assert describe_type(tuple[str, ...]) == "a list, each entry a word"
     assert conforms((1, 2.5), tuple[float, ...])
     assert not conforms((1, "x"), tuple[float, ...])
     assert not conforms(10**400, float)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from offmap.detection.batch import ActivationBatch, TensorHead
-from offmap.detection.parameters import conforms, declared, described, plain
+from offmap.detection.parameters import conforms, describe_type, plain, read_type_hints
 from offmap.detection.statistics import Statistic
 from offmap.errors import InputError
 from offmap.extra_passes import Request
@@ -66,7 +66,7 @@ class Component:
     """Its statistics are of activations as the network gave them, whatever shapers stand before it."""
 
     def __post_init__(self) -> None:
-        hints = declared(type(self))
+        hints = read_type_hints(type(self))
         for field in fields(self):
             value = plain(getattr(self, field.name))
             object.__setattr__(self, field.name, value)
@@ -75,7 +75,7 @@ class Component:
                 if field.name not in self.grid:
                     raise InputError(f"{given}: auto is offered for {_listed(self.grid)} only")
             elif not conforms(value, hint):
-                raise InputError(f"{given}: {described(hint)} is needed")
+                raise InputError(f"{given}: {describe_type(hint)} is needed")
         self.check()
 
     def check(self) -> None:

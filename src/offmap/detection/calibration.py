@@ -19,7 +19,7 @@ from offmap.typing import Array
 
 
 def p_values(calibration: Array, scores: Array) -> Array:
-    """Conformal p-values: (1 + #{calibration ≤ score}) / (n + 1), for calibration scores sorted upwards.
+    """Compute conformal p-values (1 + #{calibration ≤ score}) / (n + 1), for calibration scores sorted upwards.
 
     Examples
     --------
@@ -30,7 +30,7 @@ def p_values(calibration: Array, scores: Array) -> Array:
 
 
 def order_statistic(n: int, tpr: float) -> int:
-    """Which smallest calibration score is the threshold: ⌊α(n + 1)⌋ with α = 1 - tpr; refused when that is none.
+    """Find which smallest calibration score is the threshold: ⌊α(n + 1)⌋ with α = 1 - tpr; refuse when that is none.
 
     Then ``p > α`` and ``score ≥ threshold`` say the same.
     """
@@ -47,7 +47,7 @@ def order_statistic(n: int, tpr: float) -> int:
 
 
 class Verdict(NamedTuple):
-    """What is said of one input."""
+    """The verdict on one input."""
 
     score: float
     p_value: float
@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What is said of a batch: arrays with one entry per input. Iterating gives one `Verdict` each."""
+    """The verdicts on a batch: arrays with one entry per input. Iterating gives one `Verdict` each."""
 
     score: Array
     p_value: Array
@@ -82,11 +82,11 @@ class Calibration:
 
     Parameters
     ----------
-    scores
+    scores : array of shape (n,)
         Sorted upwards; within each class when there are classes.
-    tpr
+    tpr : float
         The share of known inputs to accept.
-    classes
+    classes : array of shape (n,), optional
         The predicted class of each score, where the promise is kept per class.
     """
 
@@ -118,7 +118,7 @@ class Calibration:
         return cls(scores[order], tpr, classes[order])
 
     def arrays(self) -> dict[str, Array]:
-        """What must be saved beside `tpr`."""
+        """Give what must be saved beside `tpr`."""
         return {"scores": self.scores} | ({} if self.classes is None else {"classes": self.classes})
 
     @property
@@ -129,14 +129,14 @@ class Calibration:
         return float(self.scores[order_statistic(len(self.scores), self.tpr) - 1])
 
     def thresholds(self) -> dict[int, float]:
-        """The threshold of each class."""
+        """Give the threshold of each class."""
         if self.classes is None:
             raise InputError("calibrated for all classes at once: see threshold")
         groups = {int(label): self.scores[self.classes == label] for label in np.unique(self.classes)}
         return {label: float(group[order_statistic(len(group), self.tpr) - 1]) for label, group in groups.items()}
 
     def p_values(self, scores: Array, classes: Array | None = None) -> Array:
-        """The p-value of each score, among calibration scores of its class where calibrated by class."""
+        """Compute the p-value of each score, among calibration scores of its class where calibrated by class."""
         if self.classes is None:
             return p_values(self.scores, scores)
         if classes is None:
@@ -148,7 +148,7 @@ class Calibration:
         return values
 
     def verdicts(self, scores: Array, classes: Array | None = None, fdr: float | None = None) -> Verdicts:
-        """Known where the p-value exceeds ``1 - tpr``; with `fdr`, where Benjamini-Hochberg does not flag it."""
+        """Judge: known where the p-value exceeds ``1 - tpr``; with `fdr`, where Benjamini-Hochberg does not flag it."""
         values = self.p_values(scores, classes)
         alpha = 1 - self.tpr + 1e-12  # a p-value of exactly α is not above it, though 1 - 0.95 is rounded
         known = values > alpha if fdr is None else ~discoveries(values, fdr)
@@ -156,7 +156,7 @@ class Calibration:
 
 
 def discoveries(values: Array, fdr: float) -> Array:
-    """Which p-values are discoveries at this false discovery rate (Benjamini & Hochberg 1995).
+    """Say which p-values are discoveries at this false discovery rate (Benjamini & Hochberg 1995).
 
     Conformal p-values that share a calibration set are positively dependent, for which the procedure keeps its promise
     (Bates et al. 2023).

@@ -123,7 +123,7 @@ class Fitting:
         if self.states[place] is None:
             seen = None  # what comes behind waits for another reading
         elif seen is not None and isinstance(component, Shaper):
-            seen = component.shape(seen, self.prepared(place, seen))
+            seen = component.shape(seen, self.prepare(place, seen))
         for child in self.plan.children.get(place, ()):
             self._observe_from(child, raw, viewed, seen)
 
@@ -250,7 +250,7 @@ class Fitting:
         for before in self.plan.path(place)[:-1]:
             component = self.plan.components[before]
             assert isinstance(component, Shaper)
-            batch = component.shape(batch, self.prepared(before, batch))
+            batch = component.shape(batch, self.prepare(before, batch))
         return batch
 
     def shape(self, batch: ActivationBatch) -> ActivationBatch:
@@ -273,7 +273,7 @@ class Fitting:
         def score(place: int, shaped: ActivationBatch) -> Tensor:
             component = self.plan.components[place]
             assert isinstance(component, Score)
-            return component.score(shaped, self.prepared(place, shaped))
+            return component.score(shaped, self.prepare(place, shaped))
 
         return self._walk(batch, score, terms, view=True)
 
@@ -287,7 +287,7 @@ class Fitting:
             formulas[end] = component.formula(state)
         for place, component in enumerate(self.plan.components):
             if isinstance(component, Shaper):
-                self.prepared(place, ActivationBatch())
+                self.prepare(place, ActivationBatch())
         combiner = self.combiner("cpu") if self.plan.is_sum else None
         weight = self.plan.weights[0]
         factor = torch.tensor(weight, dtype=torch.float64)  # a plain number would be traced in float32
@@ -318,7 +318,7 @@ class Fitting:
         def follow(place: int, seen: ActivationBatch) -> None:
             component = self.plan.components[place]
             if isinstance(component, Shaper):
-                shaped = component.shape(seen, self.prepared(place, seen))
+                shaped = component.shape(seen, self.prepare(place, seen))
                 for child in self.plan.children.get(place, ()):
                     if child in needed:
                         follow(child, shaped)
@@ -392,7 +392,7 @@ class Fitting:
         combiner: Combiner = self._ready[key]
         return combiner
 
-    def prepared(self, place: int, batch: ActivationBatch) -> Any:
+    def prepare(self, place: int, batch: ActivationBatch) -> Any:
         """Give what the component at this place scores or shapes with, on the batch's device; made once."""
         state = self.states[place]
         if state is None:

@@ -13,7 +13,7 @@ LARGEST = 2**63
 
 
 def plain(value: Any) -> Any:
-    """NumPy's numbers as Python's, lists as tuples: what a text form can print and a file can hold.
+    """Turn NumPy's numbers into Python's and lists into tuples: what a text form can print and a file can hold.
 
     Examples
     --------
@@ -25,13 +25,13 @@ def plain(value: Any) -> Any:
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
-def declared(kind: type) -> dict[str, Any]:
-    """The types of a class's fields; none where they are written with names that cannot be found."""
-    return _declared(kind)
+def read_type_hints(kind: type) -> dict[str, Any]:
+    """Read the types of a class's fields; none where they are written with names that cannot be found."""
+    return _cached_type_hints(kind)
 
 
 @cache
-def _declared(kind: type) -> dict[str, Any]:
+def _cached_type_hints(kind: type) -> dict[str, Any]:
     try:
         return get_type_hints(kind)
     except NameError:
@@ -39,7 +39,7 @@ def _declared(kind: type) -> dict[str, Any]:
 
 
 def conforms(value: Any, hint: Any) -> bool:
-    """Whether a value is of the declared type; numbers must be finite and of a size that computers add.
+    """Check that a value is of the declared type; numbers must be finite and of a size that computers add.
 
     Examples
     --------
@@ -59,12 +59,12 @@ def conforms(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) if hint in (bool, str, types.NoneType) else True
 
 
-def described(hint: Any) -> str:
-    """A declared type in words.
+def describe_type(hint: Any) -> str:
+    """Put a declared type into words.
 
     Examples
     --------
-    >>> described(float | Literal["auto"] | None)
+    >>> describe_type(float | Literal["auto"] | None)
     'a finite number, auto or none'
     """
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
@@ -73,7 +73,7 @@ def described(hint: Any) -> str:
         if get_origin(option) is Literal:
             words += list(get_args(option))
         elif get_origin(option) is tuple:
-            words.append(f"a list, each entry {described(get_args(option)[0])}")
+            words.append(f"a list, each entry {describe_type(get_args(option)[0])}")
         else:
             words.append(_WORDS.get(option, str(option)))
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -31,15 +31,20 @@ def fit(spec: str | Detector, shards: Shards, source: Source | None = None, work
 
     Parameters
     ----------
-    spec
+    spec : str or Detector
         The detector, or its text form. Parameters given as ``auto`` must be chosen before.
-    shards
+    shards : sequence of paths
         Files or folders that every worker can read.
-    source
+    source : Source, optional
         How a shard becomes activations; as activations it holds, by default.
-    workers
+    workers : int, default=2
         How many read at a time. Ray places them on the machines of the cluster that `ray.init` joined; without
         one, on this machine.
+
+    Returns
+    -------
+    Detector
+        Fitted.
     """
     paths = _paths(shards)
     items = [{"number": number, "shard": path} for number, path in enumerate(paths)]
@@ -62,16 +67,21 @@ def score(
 
     Parameters
     ----------
-    guard
+    guard : Detector
         A fitted detector; a calibrated one adds p-values and verdicts.
-    shards
+    shards : sequence of paths
         Files or folders that every worker can read.
-    out
+    out : path
         A folder that every worker can write.
-    source
+    source : Source, optional
         How a shard becomes activations; as activations it holds, by default.
-    workers
+    workers : int, default=2
         How many score at a time.
+
+    Returns
+    -------
+    list of Path
+        One file per shard.
     """
     paths, folder = _paths(shards), Path(out).resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from offmap.extra_passes import Requirements
 
 
 def pack(packed: Detector) -> bytes:
-    """A detector as bytes, in whatever state it is."""
+    """Turn a detector into bytes, in whatever state it is."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "detector"
         packed.save(file)
@@ -26,7 +26,7 @@ def pack(packed: Detector) -> bytes:
 
 
 def unpack(content: bytes) -> Detector:
-    """The detector again.
+    """Turn bytes into the detector again.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def write_scores(guard: Detector, acts: Activations, file: Path) -> int:
 
 
 def names(shards: list[str]) -> list[str]:
-    """A file name for each shard's scores: its place, so that the order is kept, and its own name.
+    """Make a file name for each shard's scores: its place, so that the order is kept, and its own name.
 
     Examples
     --------

@@ -49,7 +49,7 @@ class Source:
     batch_size: int = 128
 
     def activations(self, shard: str, requirements: Requirements) -> Activations:
-        """What a network says about the shard, or said when it was extracted."""
+        """Read the activations of a shard, or run the network over it."""
         if self.model is None:
             return data.read_activations(shard, self.head)
         network = _network(self.model, self.weights, self.layer)
@@ -57,7 +57,7 @@ class Source:
 
 
 def shards_in(path: str | os.PathLike[str]) -> list[Path]:
-    """The shards of a folder, by name: its files of arrays and its folders of activations; or the path itself.
+    """List the shards of a folder, by name: its files of arrays and its folders of activations; or the path itself.
 
     Examples
     --------

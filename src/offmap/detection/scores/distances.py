@@ -21,7 +21,7 @@ FLOAT32_CONDITION = 1e8  # up to here whitened coordinates keep four digits in f
 
 
 def whitening(covariance: Tensor) -> Tensor:
-    """R with R Rᵀ the pseudo-inverse of a covariance: a Mahalanobis distance is the length of (x - μ) R.
+    """Compute R with R Rᵀ the pseudo-inverse of a covariance: a Mahalanobis distance is the length of (x - μ) R.
 
     Directions whose variance is below NumPy's cut-off are left out, as the pseudo-inverse does, with a warning that
     says how many: an unknown input that differs from known ones only there goes unnoticed. The result is
@@ -47,8 +47,8 @@ def whitening(covariance: Tensor) -> Tensor:
     return root.float() if condition <= FLOAT32_CONDITION else root
 
 
-def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
-    """(1 - s)·Σ + s·(trace Σ / D)·I."""
+def shrink(covariance: Tensor, shrinkage: float) -> Tensor:
+    """Shrink a covariance towards a multiple of the identity: (1 - s)·Σ + s·(trace Σ / D)·I."""
     width = len(covariance)
     scale = torch.trace(covariance) / width
     return (1 - shrinkage) * covariance + shrinkage * scale * torch.eye(width, dtype=covariance.dtype)
@@ -60,7 +60,7 @@ def _whitened(features: Tensor, state: Mapping[str, Tensor]) -> Tensor:
 
 
 def nearest_squared_distance(features: Tensor, state: Mapping[str, Tensor]) -> Tensor:
-    """The squared distance to the nearest class mean.
+    """Compute the squared distance to the nearest class mean.
 
     Distances are taken about the mean of all inputs, so that float32 keeps its digits where features are far from 0.
     """
@@ -71,7 +71,7 @@ def nearest_squared_distance(features: Tensor, state: Mapping[str, Tensor]) -> T
 
 
 def gaussian_state(moments: ClassMoments, covariance: Tensor) -> State:
-    """What scoring needs: the whitening, and the class means whitened by it."""
+    """Solve what scoring needs: the whitening, and the class means whitened by it."""
     root = whitening(covariance.cpu())
     centre = moments.mean.cpu()
     means = (moments.means[moments.present].cpu() - centre) @ root.double()
@@ -108,9 +108,9 @@ class Mahalanobis(_ClassGaussians):
 
     Parameters
     ----------
-    shrinkage
+    shrinkage : float, default=0.0
         Share of a multiple of the identity mixed into the covariance.
-    epsilon
+    epsilon : float, default=0.0
         Length of a gradient step on the input towards the nearest class before scoring; 0 for none. With it, scoring
         needs a pass of its own: extract with ``requirements=detector.requirements`` once the detector is fitted.
     """
@@ -131,7 +131,7 @@ class Mahalanobis(_ClassGaussians):
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Whitened means."""
         moments = statistics["moments"]
-        return gaussian_state(moments, shrunk(moments.tied_covariance().cpu(), self.shrinkage))
+        return gaussian_state(moments, shrink(moments.tied_covariance().cpu(), self.shrinkage))
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Minus the squared distance."""
@@ -240,7 +240,7 @@ class SSD(Score):
         """Whiten the class means."""
         moments = statistics["moments"]
         if self.tied:
-            return gaussian_state(moments, shrunk(moments.tied_covariance().cpu(), self.shrinkage))
+            return gaussian_state(moments, shrink(moments.tied_covariance().cpu(), self.shrinkage))
         return class_gaussians_state(moments, self.shrinkage)
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
@@ -258,7 +258,7 @@ def class_gaussians_state(moments: ClassScatters, shrinkage: float) -> State:
     """
     roots, whitened, missing, worst = [], [], 0, 1.0
     for label in moments.present.tolist():
-        values, vectors = torch.linalg.eigh(shrunk(moments.scatters[label] / moments.counts[label], shrinkage))
+        values, vectors = torch.linalg.eigh(shrink(moments.scatters[label] / moments.counts[label], shrinkage))
         kept = values > CUTOFF * values.abs().max()
         missing += not bool(kept.all())
         root = torch.where(kept, vectors / values.clamp(min=1e-300).sqrt(), 0.0)

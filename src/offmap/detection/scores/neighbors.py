@@ -38,16 +38,16 @@ class KNN(Score):
 
     Parameters
     ----------
-    k
+    k : int or "auto", default=50
         Which neighbour; ``auto`` chooses by validation.
-    alpha
+    alpha : float, default=1.0
         The share of known inputs kept in the bank, by a seeded hash; k is scaled with it.
-    average
+    average : bool, default=False
         Use the mean distance to the k nearest instead of the k-th.
-    normalize
+    normalize : bool, default=True
         Compare directions only, as the thesis does.
-    seed
-        Of the choice of inputs kept.
+    seed : int, default=0
+        Seed of the choice of inputs kept.
     """
 
     name = "knn"

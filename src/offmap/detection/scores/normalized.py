@@ -13,7 +13,7 @@ from offmap.detection.scores.distances import (
     RMDS,
     gaussian_state,
     nearest_squared_distance,
-    shrunk,
+    shrink,
 )
 from offmap.detection.statistics import ClassMoments, Statistic
 from offmap.neighbors.vectors import unit
@@ -64,7 +64,7 @@ class MahalanobisPP(Score):
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return the whitened class means."""
         moments = statistics["moments"]
-        return gaussian_state(moments, shrunk(moments.tied_covariance().cpu(), self.shrinkage))
+        return gaussian_state(moments, shrink(moments.tied_covariance().cpu(), self.shrinkage))
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return minus the squared distance."""

@@ -45,12 +45,12 @@ class ReAct(Shaper):
 
     Parameters
     ----------
-    percentile
+    percentile : float or "auto", default=90
         Which percentile; exact in `fit`, to a relative 6e-5 when data streams by once. No one value fits all networks:
         ``auto`` chooses by validation.
-    c
+    c : float, optional
         The threshold itself, instead of a percentile.
-    layer
+    layer : str, optional
         A named inner layer to cut at, instead of the penultimate features. Then scoring needs a pass of its own:
         extract with ``requirements=detector.requirements``.
     """
@@ -140,7 +140,7 @@ class VRA(Shaper):
 
     Parameters
     ----------
-    low, high
+    low, high : float, default=60 and 95
         The percentiles.
     """
 
