@@ -308,6 +308,41 @@ def test_a_stop_signal_lets_accepted_requests_finish(launcher, tmp_path):
     again.end()
 
 
+def test_a_stop_signal_resets_no_connection(launcher, tmp_path):
+    """Every request comes over a connection of its own: it is answered, or the connection is refused.
+
+    One may be established between the last accept and the close, which no call of the kernel excludes.
+    """
+    server = launcher.start(tmp_path)
+    where = urlsplit(server.url)
+    answered, broken = [], []
+
+    def ask():
+        while True:
+            connection = http.client.HTTPConnection(where.hostname, where.port, timeout=20)
+            try:
+                connection.connect()
+            except OSError:
+                return  # nobody listens any more
+            try:
+                connection.request("POST", "/v1/score", json.dumps({"features": KNOWN}))
+                answered.append(connection.getresponse().status)
+            except (OSError, http.client.HTTPException) as error:
+                broken.append(error)
+            finally:
+                connection.close()
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(answered) > 100)
+    server.end(signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    assert len(broken) <= 1
+    assert set(answered) == {200}
+
+
 def test_reload_under_load_loses_no_request(launcher, tmp_path):
     guard = tmp_path / "guard.offmap"
     make_guard(0).save(guard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from contextlib import contextmanager
 
@@ -116,6 +117,80 @@ def test_learn_deploy_restart_roll_back(world):
     assert world.triage.view()["current"] == 0
     world.triage.deploy(version["id"])
     check_named(world, fresh)
+
+
+def named_groups(world):
+    world.meet()
+    board = world.grouped()
+    for group in board["groups"]:
+        world.triage.apply_edit(board["number"], "name", {"group": group["id"], "name": f"class {group['id']}"})
+    return board["number"]
+
+
+def test_learning_in_a_process_of_its_own_gives_what_a_thread_gives(tmp_path):
+    outcomes = []
+    for from_files in (False, True):
+        (tmp_path / str(from_files)).mkdir()
+        world = Scenario(tmp_path / str(from_files), from_files=from_files)
+        named_groups(world)
+        version = world.learned()
+        assert (world.triage._process is not None) == from_files
+        outcomes.append({name: value for name, value in version.items() if name not in ("time", "settings")})
+        world.triage.deploy(version["id"])
+        check_counts(world)
+        world.again()
+        check_counts(world)
+        world.close()
+    assert outcomes[0] == outcomes[1]
+
+
+def check_counts(world):
+    assert world.service.unknowns.count_by_status() == {"open": 0, "resolved": 120, "discarded": 0}
+
+
+def test_a_crash_of_learning_harms_nothing(tmp_path):
+    world = Scenario(tmp_path, from_files=True)
+    try:
+        number = named_groups(world)
+        before = world.triage.view()
+        world.triage.learn(number)
+        wait_until(lambda: world.triage._process is not None)
+        own, pid = os.getpriority(os.PRIO_PROCESS, 0), world.triage._process._process.pid
+        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + 10, 19), seconds=60)
+        world.triage._process._process.kill()
+        world.triage.wait()
+        view = world.triage.view()
+        assert "without a result" in view["job"]["error"]
+        assert {name: view[name] for name in ("board", "versions", "current")} == {
+            name: before[name] for name in ("board", "versions", "current")
+        }
+        assert len(world.service.score(features=rows_of(np.arange(9) % OLD, 3))) == 9
+        assert world.learned()["accepted"]
+    finally:
+        world.close()
+
+
+def test_learning_beyond_its_memory_ends_and_says_so(tmp_path):
+    world = Scenario(tmp_path, from_files=True, learn_memory=50_000_000)
+    try:
+        world.triage.learn(named_groups(world))
+        world.triage.wait()
+        assert "OFFMAP_LEARN_MEMORY" in world.triage.view()["job"]["error"]
+        assert world.triage.view()["versions"] == []
+    finally:
+        world.close()
+
+
+def test_closing_stops_learning(tmp_path):
+    world = Scenario(tmp_path, from_files=True)
+    world.triage.learn(named_groups(world))
+    wait_until(lambda: world.triage._process is not None)
+    world.close()
+    assert not world.triage.is_busy
+    assert world.triage._process._process.poll() is not None
+    world.open()
+    assert world.triage.view()["versions"] == []
+    world.close()
 
 
 def check_named(world, labels):

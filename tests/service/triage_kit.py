@@ -14,6 +14,7 @@ import numpy as np
 
 import offmap
 from offmap.service import Deployment, Service, Settings
+from offmap.service.loading import DeploymentFiles
 from offmap.service.triage.inputs import KnownData
 from offmap.service.triage.triage import Triage
 
@@ -90,8 +91,8 @@ def rows_of(labels, seed):
 class Scenario:
     """A service for features of three known classes, and unknown inputs of two others."""
 
-    def __init__(self, folder, known=True):
-        self.folder = folder
+    def __init__(self, folder, known=True, from_files=False, **settings):
+        self.folder, self.settings = folder, settings
         labels = np.arange(450) % OLD
         np.savez(
             folder / "known.npz", features=rows_of(labels, 0), labels=labels, classes=np.array(["ant", "bee", "cat"])
@@ -99,11 +100,14 @@ class Scenario:
         acts = offmap.Activations(rows_of(labels, 0))
         self.guard = offmap.detector("knn(5)").fit(acts[:225]).calibrate(acts[225:])
         self.known = KnownData(folder / "known.npz") if known else None
+        self.files = DeploymentFiles(folder / "guard.offmap") if from_files else None
+        self.guard.save(folder / "guard.offmap")
         self.open()
 
     def open(self):
-        self.service = Service(Deployment(self.guard), Settings(store=str(self.folder / "store")))
-        self.triage = Triage(self.service, self.known)
+        settings = Settings(store=str(self.folder / "store"), **self.settings)
+        self.service = Service(Deployment(self.guard), settings)
+        self.triage = Triage(self.service, self.known, files=self.files)
 
     def close(self):
         self.triage.close()

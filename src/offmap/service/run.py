@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -27,6 +28,7 @@ from offmap.service.stores import is_url
 if TYPE_CHECKING:
     from offmap.service.triage.inputs import KnownData
 
+_DRAIN_SECONDS = 0.2
 _log = logging.getLogger(__name__)
 
 
@@ -209,13 +211,16 @@ def serve_files(
 
     bound = bind_socket(settings)
     service = Service(files.load(), settings, files.load)
-    triage = Triage(service, known, max_forgetting, learner)
+    triage = Triage(service, known, max_forgetting, learner, files)
     place = "PostgreSQL" if is_url(settings.store) else settings.store  # a URL may hold a password
 
     def announce(url: str) -> None:
         ready(f"{service.deployment.detector.chosen} on {url}, unknown inputs in {place}")
 
     serve(service, bound, announce, [create_triage_router(triage)])
+    if triage.is_busy:  # in native code: the interpreter would be torn down under it, which aborts the process
+        logging.shutdown()
+        os._exit(0)
 
 
 def serve(
@@ -254,13 +259,41 @@ def serve(
         timeout_graceful_shutdown=settings.shutdown_seconds,
         backlog=1024,
     )
-    server = uvicorn.Server(config)
+    server = _DrainingServer(config)
     try:
         with _handle_signals(service, server):
             server.run(sockets=[bound])
     finally:
         service.close()
         bound.close()
+
+
+class _DrainingServer(uvicorn.Server):
+    """A server that, once told to stop, answers the requests that have reached the machine already."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening without a reset of connections that wait to be accepted or read, then stop."""
+        for bound in sockets or ():
+            bound.listen(0)  # the kernel queues hardly any more connections, while those in the queue are accepted
+        await asyncio.sleep(_DRAIN_SECONDS)
+        last = [connection for bound in sockets or () for connection in _accept_waiting(bound)]
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        for connection in last:
+            await loop.connect_accepted_socket(self._create_protocol, connection)
+        await asyncio.sleep(_DRAIN_SECONDS)  # their requests are read
+        await super().shutdown(sockets)
+
+    def _create_protocol(self) -> asyncio.Protocol:
+        states = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        return self.config.http_protocol_class(config=self.config, **states)  # type: ignore[call-arg]
+
+
+def _accept_waiting(bound: socket.socket) -> Iterator[socket.socket]:
+    with suppress(BlockingIOError):
+        while True:
+            yield bound.accept()[0]
 
 
 def _announce(app: FastAPI, ready: Callable[[], None]) -> Any:

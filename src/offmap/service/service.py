@@ -57,6 +57,7 @@ class Service:
         self.deployed_at = time.time()
         self.store_dir: Path = self.settings.store_dir
         self.on_reload: Callable[[Deployment], None] = lambda deployment: None  # called before a reload takes effect
+        self.on_close: Callable[[], None] = lambda: None  # called before the store is closed
         self._load = load
         self._deploying = threading.Lock()
         self._closed = False
@@ -201,6 +202,7 @@ class Service:
         if self._closed:
             return
         self._closed = True
+        self.on_close()
         self.scoring.close()
         self.unknowns.close()
         self._folder_lock.release()

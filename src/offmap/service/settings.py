@@ -78,6 +78,9 @@ class Settings(BaseSettings):
         default=0.01, gt=0, lt=1, description="The probability that drift is ever reported without drift."
     )
 
+    learn_memory: int = Field(default=8192 * MIB, ge=1, description="Bytes of memory that learning may use.")
+    learn_nice: int = Field(default=10, ge=0, le=19, description="By how much learning gives way to other processes.")
+
     input_shape: tuple[int, ...] | None = Field(
         default=None, description="The shape of one input, such as [3, 32, 32]."
     )

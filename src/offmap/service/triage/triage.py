@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from offmap.errors import InputError, OffmapError, StoreError
-from offmap.openworld import Deployment, LearningState, learn_classes, propose, start
+from offmap.openworld import Deployment
 from offmap.openworld.learners import LEARNERS
 from offmap.openworld.rounds import MAX_FORGETTING
+from offmap.service.loading import DeploymentFiles
 from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.service import Service
 from offmap.service.triage import versions
-from offmap.service.triage.inputs import KnownData, clone_network, read_unknown_inputs
+from offmap.service.triage.inputs import KnownData, clone_network
 from offmap.service.triage.journal import EDITS, Intent, Journal
-from offmap.service.triage.proposal import Proposal, load_proposal, save_proposal
+from offmap.service.triage.learning import LearningProcess, Workspace
+from offmap.service.triage.proposal import Proposal, save_proposal
 
-MIN_INPUTS = 10  # unknown inputs that can be grouped
 SHOWN_ENTRIES = 30
 _FOLDERS = re.compile(r"(?<!\S)/(?:[^\s/]+/)+")  # of files in a message: clients need not know them
 _log = logging.getLogger(__name__)
@@ -74,6 +75,9 @@ class Triage:
         By how much the accuracy on known classes may fall.
     learner : str, default="auto"
         How classes are learned.
+    files : DeploymentFiles or None, default=None
+        Where the deployment of the service came from: then classes are learned in a process of their own, else in a
+        thread of this one.
     **settings : Any
         Further options of `offmap.openworld.learn_classes`.
     """
@@ -84,6 +88,7 @@ class Triage:
         known: KnownData | None = None,
         max_forgetting: float = MAX_FORGETTING,
         learner: str = "auto",
+        files: DeploymentFiles | None = None,
         **settings: Any,
     ) -> None:
         if learner != "auto":
@@ -95,15 +100,19 @@ class Triage:
         self._options = {"learner": learner, "max_forgetting": max_forgetting, **settings}
         self.journal = Journal(service.store_dir)
         self._base = replace(base, network=clone_network(base.network))
+        self._workspace = Workspace(self._base, known, service.settings, service.unknowns, self.journal)
+        self._files = files
         self._lock = threading.RLock()
         self._proposal: Proposal | None = None
-        self._state: tuple[int, LearningState] | None = None
+        self._process: LearningProcess | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
         self._task: BackgroundTask | None = None
         self._expected = base.version
         self.notice: str | None = None
         versions.clear_leftovers(service.store_dir)
         self._resume()
-        service.on_reload = self._record_reload
+        service.on_reload, service.on_close = self._record_reload, self.close
 
     def view(self) -> dict[str, Any]:
         """Return everything that the page shows."""
@@ -207,8 +216,19 @@ class Triage:
             self._carry_out(Intent("rollback", version.id), version.parent)
 
     def close(self) -> None:
-        """Close the journal."""
+        """Stop the task in the background and close the journal; what it has not finished counts as not begun."""
+        with self._lock:
+            self._closing = True
+        if self._process is not None:
+            self._process.stop()
+        if self._thread is not None:
+            self._thread.join(self.service.settings.shutdown_seconds)
         self.journal.close()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread still works on a task, also after `close`."""
+        return self._thread is not None and self._thread.is_alive()
 
     def wait(self, seconds: float = 600.0) -> None:
         """Wait until no task runs in the background."""
@@ -304,10 +324,7 @@ class Triage:
 
     def _open_proposal(self) -> Proposal | None:
         if self._proposal is None:
-            found = self.journal.open_proposal()
-            if found is not None:
-                number, ids = found
-                self._proposal = load_proposal(self._proposal_folder(number), number, ids, self.journal)
+            self._proposal = self._workspace.load_proposal()
         return self._proposal
 
     def _describe(self, proposal: Proposal) -> dict[str, Any]:
@@ -326,28 +343,13 @@ class Triage:
         if self._task is not None and self._task.running:
             raise RequestError(409, "something is being worked on; wait until it is done")
 
-    def _proposal_folder(self, number: int) -> Path:
-        return self.service.store_dir / "proposals" / str(number)
-
     def _clear_proposals(self) -> None:
         """Remove the files of closed proposals, except those that a rollback opens again."""
         opened = self.journal.open_proposal()
         needed = {version.proposal for version in self.journal.versions()} | ({opened[0]} if opened else set())
-        for folder in self._proposal_folder(0).parent.glob("*"):
+        for folder in self._workspace.proposal_folder(0).parent.glob("*"):
             if folder.name.isdigit() and int(folder.name) not in needed:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _loop_state(self) -> LearningState:
-        """Return the state of the loop for what is in service, with a network of its own."""
-        current = self.journal.current
-        if self._state is None or self._state[0] != current:
-            network = clone_network(self._base.network)
-            if self.known is None:
-                raise RequestError(409, str(self._missing()))
-            known = self.known.read(network, self._base.class_names, self.service.settings)
-            first = start(self._base.detector, known, network)
-            self._state = current, versions.load_state(self.service.store_dir, self.journal, current, first)
-        return self._state[1]
 
     def _start(self, kind: str, words: str, work: Callable[[], None]) -> None:
         with self._lock:
@@ -366,7 +368,8 @@ class Triage:
             else:
                 self._end_task(None)
 
-        threading.Thread(target=run, name=f"offmap-{kind}", daemon=True).start()
+        self._thread = threading.Thread(target=run, name=f"offmap-{kind}", daemon=True)
+        self._thread.start()
 
     def _end_task(self, error: str | None) -> None:
         with self._lock:
@@ -375,27 +378,15 @@ class Triage:
 
     def _report_progress(self, words: str, share: float) -> None:
         with self._lock:
+            if self._closing:
+                raise RequestError(503, "the service is stopping")
             assert self._task is not None
             self._task = replace(self._task, words=words, share=share)
 
     def _group(self) -> None:
-        service = self.service
-        network = None if self.known is None else self._loop_state().network
-        ids, inputs = read_unknown_inputs(service.unknowns, network, service.deployment.width, service.settings)
-        if len(ids) < MIN_INPUTS:
-            raise InputError(f"{len(ids)} unknown inputs can be compared; at least {MIN_INPUTS} are needed for groups")
-        self._report_progress(f"looking for groups in {len(ids)} inputs", 0.3)
-        texts = _read_texts(service, ids)
-        if self.known is None:
-            from offmap.discovery import discover
-
-            found = discover(inputs.features)
-            if texts is not None:
-                found = found.name_by_texts(texts)
-        else:
-            found = propose(self._loop_state(), inputs, texts=texts)
+        ids, found = self._workspace.group(self._report_progress)
         with self._lock:
-            save_proposal(self._proposal_folder(self.journal.next_proposal), found)
+            save_proposal(self._workspace.proposal_folder(self.journal.next_proposal), found)
             self.journal.propose(ids)
             self._proposal = None
         self._clear_proposals()
@@ -403,28 +394,15 @@ class Triage:
     def _learn(self) -> None:
         proposal = self._open_proposal()
         assert proposal is not None
-        state, service = self._loop_state(), self.service
-        if proposal.n_known != len(state.known.class_names):
-            raise InputError("the groups were made beside other known classes; group the unknown inputs again")
-        width = service.deployment.width
-        ids, inputs = read_unknown_inputs(service.unknowns, state.network, width, service.settings, proposal.ids)
-        if len(ids) < len(proposal.ids):
-            raise InputError("some inputs of these groups are no longer stored; group the unknown inputs again")
-        labelled, names = proposal.label_inputs(inputs, len(state.known.class_names))
-        done = learn_classes(
-            state, labelled, names, progress=self._report_progress, discovery=proposal.found, **self._options
-        )
-        folder = versions.write_version(service.store_dir, done)
-        learned = [id for id, label in zip(ids, labelled.labels, strict=True) if label >= 0]
+        if self._files is None:
+            done = self._workspace.learn(proposal, self._report_progress, **self._options)
+        else:
+            self._process = LearningProcess(self._files, self._workspace, self._options)
+            done = self._process.run(self._report_progress)
         with self._lock:
             # the folder first: a version that the journal knows of always exists
-            versions.keep_version(folder, self.journal.next_version)
+            versions.keep_version(Path(done.folder), self.journal.next_version)
+            parent = self.journal.current
             self.journal.add_version(
-                self.journal.current, self._base.version, proposal.number, done.to_json(), learned, proposal.discarded()
+                parent, self._base.version, proposal.number, done.outcome, done.learned, done.discarded
             )
-
-
-def _read_texts(service: Service, ids: list[str]) -> list[str] | None:
-    """Return the references of the inputs when all of them are texts of several words."""
-    texts = [item.reference or "" for item in service.unknowns.get(ids)]
-    return texts if texts and all(" " in text for text in texts) else None
