@@ -15,6 +15,7 @@ import offmap
 from offmap.detection import Verdicts
 from offmap.errors import InputError, StoreError
 from offmap.service import Deployment, ScoringRequest, Service, Settings
+from offmap.service.images import decode_images
 from offmap.service.request_errors import RequestError
 from offmap.service.scoring import limit_scores
 
@@ -198,6 +199,21 @@ def test_a_score_of_plus_infinity_is_never_known():
     assert limited.known.tolist() == [False, True, False]
     assert limited.p_value.tolist() == [0.1, 0.5, 0.1]
     assert np.isfinite(limited.score).all()
+
+
+def test_a_lack_of_memory_is_not_the_fault_of_the_image(monkeypatch):
+    from PIL import Image, ImageOps
+
+    out = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(out, "PNG")
+
+    def fail(_):
+        raise MemoryError
+
+    monkeypatch.setattr(ImageOps, "exif_transpose", fail)
+    with pytest.raises(RequestError, match="not enough memory") as caught:
+        decode_images([out.getvalue()], Settings())
+    assert caught.value.status == 503
 
 
 def test_large_requests_are_run_in_batches(make):

@@ -176,7 +176,7 @@ class DriftMonitor:
         if not 0 < alpha < 1:
             raise InputError(f"alpha={alpha}: a probability between 0 and 1 is needed")
         if len(calibration) < 2:
-            raise InputError(f"{len(calibration)} calibration scores: at least 2 are needed to watch for drift")
+            raise InputError(f"{len(calibration)} calibration scores: at least 2 are needed to test for drift")
         self.alpha = alpha
         self._rng = np.random.default_rng(seed)
         shuffled = self._rng.permutation(np.asarray(calibration, np.float64))

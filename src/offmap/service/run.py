@@ -269,7 +269,7 @@ def serve(
 
 
 class _DrainingServer(uvicorn.Server):
-    """A server that, once told to stop, answers the requests that have reached the machine already."""
+    """A server that answers the requests which have reached the machine before it stops."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening without a reset of connections that wait to be accepted or read, then stop."""

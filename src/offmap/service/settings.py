@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     max_pixels: int = Field(default=16_000_000, ge=1, description="Pixels of all images in one request.")
     max_requests: int = Field(default=512, ge=1, description="Requests handled at a time; more are answered 503.")
     max_waiting: int = Field(default=16384, ge=1, description="Inputs waiting to be scored; more are answered 503.")
-    max_memory: int = Field(default=256 * MIB, ge=1, description="Bytes of bodies and decoded images held at a time.")
+    max_memory: int = Field(default=256 * MIB, ge=1, description="Bytes of bodies, decoded images and unread answers.")
     max_batch: int = Field(default=128, ge=1, description="Inputs scored at a time.")
 
     header_seconds: float = Field(

@@ -229,7 +229,7 @@ class LearningProcess:
             for line in self._process.stdout:
                 answer = json.loads(line)
                 if "share" in answer:
-                    progress(answer["words"], answer["share"])
+                    self._report(progress, answer)
         if "learned" in answer:
             return LearnedVersion(**answer)
         if "error" in answer:
@@ -238,6 +238,13 @@ class LearningProcess:
             f"learning ended without a result (status {self._process.returncode}); nothing has changed. It may use "
             f"{self._settings.learn_memory:,} bytes of memory (OFFMAP_LEARN_MEMORY); the service's log may say more"
         )
+
+    def _report(self, progress: Progress, answer: dict[str, Any]) -> None:
+        try:
+            progress(answer["words"], answer["share"])
+        except BaseException:  # nobody waits for the result any more
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """End the process."""
