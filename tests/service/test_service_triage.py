@@ -224,6 +224,7 @@ def test_forgetting_is_not_deployed(world):
     between = rows_of(np.zeros(200, int), 3)
     between[:, 0] -= 3
     between[:, 1] += 3
+    between[:, 5] += 2.5  # far enough to be a group of its own, too near to be told from all of both
     world.service.score(features=between)
     board = world.grouped()
     for group in board["groups"]:
