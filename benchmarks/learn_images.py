@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 import kept
+from learn import measured
 from offmap.data import open_world_split, published_split
 from offmap.data.views import ImageViews
 from offmap.discovery import Space, discover
 from offmap.learning import learn
-from offmap.metrics.clustering import open_world_accuracy
 from scatter import draw
 from thesis.figures import project_to_plane
 
@@ -49,14 +49,6 @@ def fashion(data: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 def cifar10(data: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     held = np.load(data / "cifar10_train.npz")
     return held["images"], held["labels"].astype(np.int64)
-
-
-def measured(truth: npt.NDArray[Any], found: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, list[float]]:
-    free, known = labels < 0, np.unique(labels[labels >= 0])
-    return {
-        convention: [round(100 * part, 2) for part in open_world_accuracy(truth[free], found[free], known, convention)]
-        for convention in ("v2", "orca")
-    }
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:

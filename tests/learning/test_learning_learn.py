@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from learning_blobs import blobs
+from learning_blobs import blobs, thirty_intents
 
 from offmap import store
 from offmap.errors import InputError, StoreError
@@ -168,11 +168,7 @@ def test_tuning_prefers_what_finds_hidden_known_classes() -> None:
 def test_beats_plain_k_means_on_real_sentences(data_folder: Path) -> None:
     from offmap.discovery import KMeans
 
-    held = np.load(data_folder / "text" / "banking77_minilm.npz")
-    part = held["train_labels"] < 30
-    rows, truth = held["train_features"][part].astype(np.float32), held["train_labels"][part].astype(np.int64)
-    rng = np.random.default_rng(0)
-    labels = np.where((truth < 15) & (rng.random(len(truth)) < 0.5), truth, -1)
+    rows, truth, labels = thirty_intents(data_folder)
     free = labels < 0
     plain = KMeans(30, random_state=0).fit(rows).labels_
     model = learn(rows, labels, 30, objective="opencon", epochs=2)

@@ -14,7 +14,7 @@ from learning_blobs import blobs, pictures
 
 from offmap import store
 from offmap.errors import DependencyError, InputError
-from offmap.learning import OpenWorldModel, learn
+from offmap.learning import OpenWorldModel, learn, objective
 from offmap.models.encoders import make_encoder
 
 HERE = Path(__file__).parent
@@ -81,8 +81,10 @@ def test_only_the_named_part_of_a_network_learns() -> None:
         learn(images, np.where(truth < 2, truth, -1), 4, body, objective="opencon", epochs=1, keep=("layer9",))
 
 
-@pytest.mark.parametrize("preset", ["cifar10", "cifar100", "imagenet100"])
-@pytest.mark.parametrize("name", ["opencon", "sorl", "nscl"])
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [(name, preset) for name in ("opencon", "sorl", "nscl") for preset in objective(name).recipes],
+)
 def test_published_recipes_run(name: str, preset: str) -> None:
     images = np.random.default_rng(0).integers(0, 256, (12, 16, 16, 3)).astype(np.uint8)
     labels = np.array([0, 0, 1, 1] + 8 * [-1])
@@ -91,8 +93,16 @@ def test_published_recipes_run(name: str, preset: str) -> None:
     model = learn(images, labels, 4, small, objective=name, preset=preset, **few)
     training = model.config["training"]
     assert training["optimizer"] == "sgd"
-    assert training["pretrain"] == {"opencon": "simclr", "sorl": "scl" if preset != "imagenet100" else None}.get(name)
+    assert training["pretrain"] == {"opencon": "simclr", "sorl": "scl"}.get(name)
     assert np.isfinite(model.transform(images)).all()
+
+
+def test_a_preset_without_a_recipe_for_the_objective_is_refused() -> None:
+    images = np.zeros((6, 8, 8, 3), np.uint8)
+    with pytest.raises(InputError, match="sorl has no recipe for it; its recipes: cifar10, cifar100"):
+        learn(images, [0, 1, -1, -1, -1, -1], 3, objective="sorl", preset="imagenet100")
+    with pytest.raises(InputError, match="gcd has no recipe for it; its recipes: none"):
+        learn(images, [0, 1, -1, -1, -1, -1], 3, objective="gcd", preset="cifar10")
 
 
 def test_a_recipe_names_its_network() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from offmap.errors import InputError
-from offmap.models.encoders import ENCODERS, headless, make_encoder
+from offmap.models.encoders import ENCODERS, make_encoder, remove_last_layer
 from offmap.models.freezing import freeze, train_mode
 from offmap.models.heads import MLP, Adapter, spectral_head
 from offmap.models.mobilenet import MobileNetV2
@@ -142,7 +142,7 @@ def test_an_encoder_with_a_new_head_is_a_network_for_detectors():
     assert known.logits.shape == (3, 7)
     assert known.features.shape == (3, width)
     with pytest.raises(InputError, match="no last linear"):
-        headless(nn.ReLU())
+        remove_last_layer(nn.ReLU())
 
 
 def test_heads_are_those_of_the_papers():

@@ -54,13 +54,13 @@ def discover(
     from offmap import data as files
     from offmap.discovery import discover as find
     from offmap.errors import InputError
-    from offmap.models.load import imported
+    from offmap.models.load import import_object
 
     items: Any = None if texts is None else files.read_texts(texts)
     own: Any
     if encoder is not None:
         items, own = _texts(data)
-        features: Any = files.encode_texts(items, imported(encoder))
+        features: Any = files.encode_texts(items, import_object(encoder))
     elif inputs.model is not None:
         batches = inputs.batches(data)
         features = inputs.network().extract(batches, device=inputs.device).features

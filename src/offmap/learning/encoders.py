@@ -61,7 +61,7 @@ class Whitening(nn.Module):
             self.matrix.copy_(torch.from_numpy(whitening(scaled, codes, shrinkage)))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The prepared rows."""
+        """Return the prepared rows."""
         return unit((unit(inputs.float()) - self.mean) @ self.matrix)
 
 
@@ -83,7 +83,7 @@ class Pictures(nn.Module):
         self.deviation.copy_(values.std(dim=(0, 2, 3)).clamp(min=1e-6))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Standardised pictures."""
+        """Standardise pictures."""
         return (inputs.float() - self.mean[:, None, None]) / self.deviation[:, None, None]
 
 

@@ -44,11 +44,11 @@ class OpenWorldNet(nn.Module):
         self.classifier = nn.Linear(width, n_classes)
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """Features of length 1."""
+        """Compute features of length 1."""
         return unit(self.projection(self.encoder(inputs)).float())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits over known classes, then novel ones."""
+        """Compute logits over known classes, then novel ones."""
         logits: Tensor = self.classifier(self.embed(inputs))
         return logits
 
@@ -95,20 +95,20 @@ class OpenWorldModel:
         return Network(self.net)
 
     def predict(self, x: Any) -> npt.NDArray[np.int64]:
-        """The class number of each input, known numbers as given, novel ones after them."""
+        """Predict the class number of each input, known numbers as given, novel ones after them."""
         return self.class_ids[np.concatenate([_numpy(logits).argmax(axis=1) for logits in self._logits(x)])]
 
     def transform(self, x: Any) -> Float32Array:
-        """Embeddings of length 1."""
+        """Compute embeddings of length 1."""
         with torch.no_grad():
             return np.concatenate([_numpy(self.net.embed(part)) for part in self._blocks(x)])
 
     def predict_proba(self, x: Any) -> Float32Array:
-        """The share of each class, columns in the order of `class_ids`."""
+        """Predict the probability of each class, columns in the order of `class_ids`."""
         return np.concatenate([_numpy(torch.softmax(logits, dim=1)) for logits in self._logits(x)])
 
     def novelty(self, x: Any) -> Float32Array:
-        """How likely each input is of a novel class, 0 to 1: the probability of all novel classes together."""
+        """Compute the probability that each input is of a novel class: that of all novel classes together."""
         novel: Float32Array = self.predict_proba(x)[:, self.n_known :].sum(axis=1)
         return novel
 
@@ -129,7 +129,7 @@ class OpenWorldModel:
 
     @classmethod
     def restore(cls, stored: store.Stored, encoder: nn.Module | None = None) -> Self:
-        """The model that a file held; give the module when the encoder was your own."""
+        """Restore the model that a file holds; give the module when the encoder was your own."""
         config = stored.config
         made = build_encoder(config["encoder"], encoder)
         columns = config["projection"]

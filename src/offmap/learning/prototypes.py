@@ -72,7 +72,7 @@ class Prototypes(nn.Module):
 
     @torch.no_grad()
     def predict(self, embeddings: Tensor) -> Tensor:
-        """The class of the nearest prototype."""
+        """Predict the class of the nearest prototype."""
         return (unit(embeddings) @ self.vectors.T).argmax(dim=1)
 
     @torch.no_grad()

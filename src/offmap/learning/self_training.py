@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from offmap.discovery import discover
 from offmap.discovery.inputs import KnownClasses
+from offmap.errors import InputError
 from offmap.graph import spectral_features
 from offmap.learning import building
 from offmap.learning.grouping import Codes, Floats, group_rows
@@ -28,6 +29,7 @@ from offmap.learning.run import TrainingRun
 from offmap.neighbors.vectors import unit
 
 REMEMBERED = 3  # networks whose logits the rows are grouped in
+GRAPH_WEIGHT = np.float32(0.5)  # of the eigenvectors beside the logits of one network
 GRAPH_ROWS = 30_000  # with more rows the logits have to do: eigenvectors would cost more than the training
 
 
@@ -54,6 +56,8 @@ def fit_rounds(
     OpenWorldModel
         The network of the last round, with the losses of all rounds as its history.
     """
+    if run.chosen["rounds"] < 1:
+        raise InputError(f"rounds={run.chosen['rounds']}: at least one is needed; offmap.discover trains nothing")
     run = replace(run, training=replace(run.training, projection=0))
     codes, n_known, seed = known.codes, len(known), run.seed
     body, prepared = run.prepare(data, codes, n_known, encoder)
@@ -93,10 +97,10 @@ def _discover(rows: Floats, known: KnownClasses, n_classes: int | str | None, se
 
 
 def _graph_features(rows: Tensor, codes: Codes, k: int, seed: int) -> list[Floats]:
-    """Return eigenvectors of the neighbour graph, rows of length 1; none for many rows, or for hardly any."""
+    """Return weighed eigenvectors of the neighbour graph; none for many rows, or for hardly any."""
     if not k < len(rows) <= GRAPH_ROWS:
         return []
-    return [spectral_features(unit(rows).numpy(), codes, k, seed=seed)]
+    return [GRAPH_WEIGHT * spectral_features(unit(rows).numpy(), codes, k, seed=seed)]
 
 
 def _logits(loss: SelfTraining, features: Tensor) -> Floats:

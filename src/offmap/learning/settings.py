@@ -119,7 +119,7 @@ EMBEDDINGS: Mapping[str, Any] = {
 def resolve(
     objective: type[Objective], kind: Kind, preset: Preset, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Training]:
-    """The objective's settings and the training's, from a preset and what was given on top.
+    """Resolve the settings of the objective and of training from a preset and what was given on top.
 
     Parameters
     ----------
@@ -149,9 +149,14 @@ def resolve(
     if chosen == "embeddings":
         layers.append(objective.embeddings)
     if chosen == "authors":
+        if not objective.authors:
+            raise InputError(f"preset='authors': no released code of {objective.name} is followed here; try 'thesis'")
         layers.append(objective.authors)
     if chosen in ENCODERS:
-        layers.append(objective.recipes.get(chosen, {}))
+        if chosen not in objective.recipes:
+            has = ", ".join(objective.recipes) or "none"
+            raise InputError(f"preset={chosen!r}: {objective.name} has no recipe for it; its recipes: {has}")
+        layers.append(objective.recipes[chosen])
     names = {field.name for field in fields(Training)}
     for layer in [*layers, given]:
         for name, value in layer.items():
@@ -168,7 +173,7 @@ def resolve(
 
 
 def published_encoder(preset: str) -> str:
-    """The network of a published recipe, ``"auto"`` where a preset names none.
+    """Return the network of a published recipe, ``"auto"`` where a preset names none.
 
     Examples
     --------
@@ -212,7 +217,7 @@ def parse_count(text: str) -> int | Literal["auto"]:
 
 
 def _like(name: str, value: Any, model: Any) -> Any:
-    """A value of the same type as the one it replaces; whole numbers pass for fractions."""
+    """Convert to a value of the same type as the one it replaces; whole numbers pass for fractions."""
     if isinstance(model, tuple) and isinstance(value, list | tuple):
         return tuple(float(item) for item in value)
     if isinstance(model, float) and isinstance(value, int | float) and not isinstance(value, bool):

@@ -47,7 +47,7 @@ class CNN(nn.Module):
             self.head = nn.Linear(4 * width, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits of a batch of pictures."""
+        """Compute the logits of a batch of pictures."""
         logits: Tensor = self.head(self.features(x))
         return logits
 

@@ -55,19 +55,19 @@ class DenseNet(nn.Module):
             self.fc = nn.Linear(third + added, n_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """What goes into the linear layer: none of it is negative, an average of what a ReLU lets through."""
+        """Compute what goes into the linear layer: none of it is negative, an average of what a ReLU lets through."""
         x = self.trans1(self.block1(self.conv1(x)))
         x = self.trans2(self.block2(x))
         return functional.relu(self.bn1(self.block3(x))).mean(dim=(2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits of a batch of pictures."""
+        """Compute the logits of a batch of pictures."""
         logits: Tensor = self.fc(self.features(x))
         return logits
 
     @classmethod
     def load(cls, file: str | os.PathLike[str]) -> Self:
-        """A trained network from a ``.safetensors`` file, in evaluation mode; its shape is read from the weights."""
+        """Load a trained network from a ``.safetensors`` file, in evaluation mode; the weights tell its shape."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 

@@ -20,8 +20,8 @@ Plan = tuple[Callable[..., nn.Module], dict[str, Any]]  # a class and its settin
 _LARGE = 64  # pictures above this many pixels get the strides of ImageNet's networks
 
 
-def headless(model: nn.Module) -> tuple[nn.Module, int]:
-    """Take the last linear layer off a network.
+def remove_last_layer(model: nn.Module) -> tuple[nn.Module, int]:
+    """Remove the last linear layer of a network.
 
     Parameters
     ----------
@@ -35,12 +35,14 @@ def headless(model: nn.Module) -> tuple[nn.Module, int]:
 
     Examples
     --------
-    >>> headless(nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3)))[1]
+    >>> remove_last_layer(nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3)))[1]
     5
     """
     linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not linear or not linear[-1][0]:
-        raise InputError(f"headless({type(model).__name__}): there is no last linear layer inside it to take off")
+        raise InputError(
+            f"remove_last_layer({type(model).__name__}): there is no last linear layer inside it to take off"
+        )
     name, layer = linear[-1]
     parent, _, place = name.rpartition(".")
     setattr(model.get_submodule(parent), place, nn.Identity())
@@ -48,7 +50,7 @@ def headless(model: nn.Module) -> tuple[nn.Module, int]:
 
 
 def make_encoder(name: str, shape: Sequence[int], seed: int = 0, **settings: Any) -> tuple[nn.Module, int]:
-    """An encoder for inputs of a shape.
+    """Make an encoder for inputs of a shape.
 
     Parameters
     ----------
@@ -84,7 +86,7 @@ def make_encoder(name: str, shape: Sequence[int], seed: int = 0, **settings: Any
         raise InputError(f"encoder {name!r} for inputs of shape {tuple(shape)}: it takes {wanted}")
     if pictures:
         make, own = _PICTURES[name](*shape)
-        return headless(make(**{"n_classes": 1, "seed": seed, **own, **settings}))
+        return remove_last_layer(make(**{"n_classes": 1, "seed": seed, **own, **settings}))
     if name == "identity":
         return nn.Identity(), shape[0]
     hidden = {"mlp": 2 * shape[0], "linear": 0}[name]

@@ -54,7 +54,7 @@ class Adapter(nn.Module):
                 self.beside = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), last)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The adapted embeddings of a batch."""
+        """Compute the adapted embeddings of a batch."""
         out: Tensor = self.linear(x)
         return out if self.beside is None else out + self.beside(x)
 
@@ -94,13 +94,13 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the last layer makes of a batch."""
+        """Compute the output of the last layer."""
         out: Tensor = self.layers(x)
         return functional.normalize(out, dim=1) if self.normalize else out
 
 
 def spectral_head(inputs: int = 512, hidden: int = 2048, outputs: int = 1000, seed: int = 0) -> MLP:
-    """The projection head of NSCL and SORL (thesis, appendix B.1.4): 2048 wide, batch normalisation, 1000 numbers.
+    """Make NSCL's and SORL's projection head (thesis, appendix B.1.4): 2048 wide, batch normalisation, 1000 numbers.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def load_network(reference: str, weights: str | os.PathLike[str] | None = None, layer: str | None = None) -> Network:
-    """A `Network` from an ``.onnx`` file or from an import path as `load_model` takes it.
+    """Load a `Network` from an ``.onnx`` file or from an import path as `load_model` takes it.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def load_network(reference: str, weights: str | os.PathLike[str] | None = None, 
 
 
 def load_model(reference: str, weights: str | os.PathLike[str] | None = None) -> nn.Module:
-    """The ``nn.Module`` that an import path names, in evaluation mode.
+    """Load the ``nn.Module`` that an import path names, in evaluation mode.
 
     Importing a module runs its code: name only what you trust. Weights are plain numbers and run nothing.
 
@@ -62,7 +62,7 @@ def load_model(reference: str, weights: str | os.PathLike[str] | None = None) ->
     """
     from torch import nn
 
-    made = imported(reference)
+    made = import_object(reference)
     if not isinstance(made, nn.Module) and callable(made):
         try:
             made = made()
@@ -77,12 +77,12 @@ def load_model(reference: str, weights: str | os.PathLike[str] | None = None) ->
     return made.eval()
 
 
-def imported(reference: str) -> Any:
-    """What an import path such as ``"package.module:name"`` names. Importing runs code: name only what you trust.
+def import_object(reference: str) -> Any:
+    """Import what a path such as ``"package.module:name"`` names. Importing runs code: name only what you trust.
 
     Examples
     --------
-    >>> imported("math:pi")
+    >>> import_object("math:pi")
     3.141592653589793
     """
     module_name, colon, name = reference.partition(":")

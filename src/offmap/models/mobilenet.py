@@ -72,7 +72,7 @@ class MobileNetV2(nn.Module):
                     nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits of a batch of pictures."""
+        """Compute the logits of a batch of pictures."""
         logits: Tensor = self.classifier(self.features(x).mean(dim=(2, 3)))
         return logits
 
@@ -106,6 +106,6 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int = 1, groups: 
 
 
 def _rounded(channels: float) -> int:
-    """The multiple of eight nearest, at least eight, never less than nine tenths of what was asked."""
+    """Return the multiple of eight nearest, at least eight, never less than nine tenths of what was asked."""
     nearest = max(8, int(channels + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * channels else nearest

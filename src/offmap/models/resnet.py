@@ -80,13 +80,13 @@ class ResNet(nn.Module):
                     nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, x: Tensor) -> Tensor:
-        """What goes into the linear layer: none of it is negative, an average of what a ReLU lets through."""
+        """Compute what goes into the linear layer: none of it is negative, an average of what a ReLU lets through."""
         x = self.maxpool(functional.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return x.mean(dim=(2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits of a batch of pictures."""
+        """Compute the logits of a batch of pictures."""
         logits: Tensor = self.fc(self.features(x))
         return logits
 

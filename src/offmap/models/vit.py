@@ -73,7 +73,7 @@ class ViT(nn.Module):
             self.heads = nn.Sequential(OrderedDict(head=nn.Linear(width, n_classes)))
 
     def features(self, x: Tensor) -> Tensor:
-        """What goes into the linear layer: the class token after the last block."""
+        """Compute what goes into the linear layer: the class token after the last block."""
         if x.shape[2:] != (self.size, self.size):
             raise InputError(
                 f"pictures of {x.shape[2]}×{x.shape[3]} pixels for a ViT of {self.size}×{self.size}: "
@@ -85,7 +85,7 @@ class ViT(nn.Module):
         return encoded[:, 0]
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits of a batch of pictures."""
+        """Compute the logits of a batch of pictures."""
         logits: Tensor = self.heads(self.features(x))
         return logits
 

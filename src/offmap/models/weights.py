@@ -89,7 +89,7 @@ def load_weights(model: nn.Module, file: str | os.PathLike[str], partial: bool =
 
 
 def read_weights(file: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a file of weights holds, by name; nested dictionaries are kept.
+    """Read what a file of weights holds, by name; nested dictionaries are kept.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _fitting_names(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights under the names of the model, by whichever naming and prefix most of them are found."""
+    """Return the weights under the names of the model, by whichever naming and prefix most of them are found."""
     best, most = state, sum(name in own for name in state)
     for names in (list(state), [_from_timm(name) for name in state]):
         renamed = dict(zip(names, state.values(), strict=True))
@@ -146,7 +146,7 @@ def _fitting_names(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[
 
 
 def _prefixes(names: Iterable[str], own: Mapping[str, Tensor]) -> list[str]:
-    """What stands in front of names that end as the model's first parameter does, in order of appearance."""
+    """List what stands in front of names that end as the model's first parameter does, in order of appearance."""
     first = next(iter(own), "")
     return list(dict.fromkeys(name.removesuffix(first) for name in names if name.endswith(first)))
 
@@ -158,7 +158,7 @@ def _from_timm(name: str) -> str:
 
 
 def _difference(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
-    """The first disagreement, in words."""
+    """Describe the first disagreement."""
     for name, value in state.items():
         if name in own and own[name].shape != value.shape:
             return f"{name} is {tuple(value.shape)} in the file, {tuple(own[name].shape)} in the model"

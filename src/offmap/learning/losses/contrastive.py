@@ -87,7 +87,7 @@ def simclr(first: Tensor, second: Tensor, temperature: float = 0.5) -> Tensor:
 
 @in_full_precision
 def supcon(first: Tensor, second: Tensor, labels: Tensor, temperature: float = 0.1) -> Tensor:
-    """Supervised contrastive loss (Khosla et al. 2020, "out"; L_l and, with pseudo-labels, L_n of OpenCon).
+    """Compute the supervised contrastive loss (Khosla et al. 2020, "out"; L_l and, with pseudo-labels, L_n of OpenCon).
 
     Positives of a view are all views with its label but itself, negatives all views but itself. Rows labelled -1
     take no part.

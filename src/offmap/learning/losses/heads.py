@@ -199,7 +199,7 @@ def uno(
 
 
 def rank_statistics(features: Tensor, top: int = 5) -> Tensor:
-    """Whether two rows have the same `top` largest features, in any order (AutoNovel, Han et al. 2020).
+    """Tell whether two rows have the same `top` largest features, in any order (AutoNovel, Han et al. 2020).
 
     Examples
     --------

@@ -35,12 +35,12 @@ def _full(value: Any) -> Any:
 
 
 def nothing(*tensors: Tensor) -> Tensor:
-    """A zero that depends on these tensors, so that a step without any pair can still be differentiated."""
+    """Return a zero that depends on these tensors, so that a step without any pair can still be differentiated."""
     return torch.stack([tensor.sum() * 0 for tensor in tensors]).sum()
 
 
 def mean_where(values: Tensor, kept: Tensor) -> Tensor:
-    """The mean of the values that are kept; a differentiable 0 when none is.
+    """Average the values that are kept; a differentiable 0 when none is.
 
     Examples
     --------
@@ -61,6 +61,6 @@ def check_views(first: Tensor, second: Tensor, labels: Tensor | None = None) -> 
 
 
 def check_temperature(temperature: float) -> None:
-    """A temperature divides similarities, so it is above 0."""
+    """Refuse a temperature that is not above 0: it divides similarities."""
     if not temperature > 0:
         raise InputError(f"temperature={temperature}: it divides similarities and must be above 0")

@@ -32,7 +32,7 @@ def opencon(
     temperatures: tuple[float, float, float] = (0.7, 0.1, 0.4),
     known_too: bool = False,
 ) -> OpenConParts:
-    """The three parts of OpenCon's loss (thesis, section 8.2.3, eq. 8.7), each averaged over its anchors.
+    """Compute the three parts of OpenCon's loss (thesis, section 8.2.3, eq. 8.7), each averaged over its anchors.
 
     Parameters
     ----------

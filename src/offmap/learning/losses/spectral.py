@@ -34,7 +34,7 @@ class SpectralTerms(NamedTuple):
 
 
 def clip_norm(embeddings: Tensor, largest: float = 1.0) -> Tensor:
-    """Rows longer than ``sqrt(largest)`` shortened to it, as the authors' code does instead of normalising.
+    """Shorten rows longer than ``sqrt(largest)`` to it, as the authors' code does instead of normalising.
 
     Examples
     --------

@@ -16,7 +16,7 @@ __all__ = [
 
 
 def objective(name: str) -> type[Objective]:
-    """The objective of this name.
+    """Return the objective of this name.
 
     Examples
     --------

@@ -76,7 +76,7 @@ class Objective(nn.Module):
 
     @staticmethod
     def projection_head(width: int, columns: int, seed: int = 0) -> nn.Module:
-        """What stands between encoder and loss: two layers with a ReLU between; nothing when `columns` is 0."""
+        """Make what stands between encoder and loss: two layers with a ReLU between; nothing when `columns` is 0."""
         from offmap.models.heads import MLP
 
         return MLP([width, width, columns], seed=seed) if columns else nn.Identity()
@@ -85,14 +85,14 @@ class Objective(nn.Module):
         """Look at the first features of all rows: `labels` -1 where unlabelled, `centres` of a first grouping."""
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
-        """The parts of the loss, weighted; their sum is minimised."""
+        """Return the weighted parts of the loss; their sum is minimised."""
         raise NotImplementedError
 
     def after_step(self, first: Tensor, second: Tensor, labels: Tensor) -> None:
-        """What changes without a gradient, given the features of this step."""
+        """Change what changes without a gradient, given the features of this step."""
 
     def classifier(self) -> tuple[Tensor, Tensor] | None:
-        """Weights and biases over all classes for features of length 1, or `None`: then k-means finds the classes."""
+        """Return weights and biases over all classes for features of length 1; without any, k-means finds them."""
         return None
 
     @property
@@ -101,7 +101,7 @@ class Objective(nn.Module):
         return torch.tensor(self.task.known_shares)
 
     def prior(self) -> Tensor:
-        """Estimated shares of all classes: labelled counts for known ones, the rest even over novel ones.
+        """Estimate the shares of all classes: labelled counts for known ones, the rest even over novel ones.
 
         A novel class weighs as much as a known one on average; no true label of an unlabelled row is looked at,
         where the authors' code takes the true shares.

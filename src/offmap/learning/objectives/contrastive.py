@@ -47,7 +47,7 @@ class GCD(Objective):
     grid = {"temperature": (0.1, 0.2, 0.5), "balance": (0.2, 0.35, 0.5)}
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
-        """Both parts, weighted."""
+        """Return both parts, weighted."""
         share = self.chosen["balance"]
         return {
             "unlabelled": (1 - share) * losses.simclr(first, second, self.chosen["temperature"]),
@@ -62,7 +62,7 @@ class _Spectral(Objective):
 
     @staticmethod
     def projection_head(width: int, columns: int, seed: int = 0) -> nn.Module:
-        """The wide head with batch normalisation of NSCL and SORL (thesis, appendix B.1.4)."""
+        """Make the wide head with batch normalisation of NSCL and SORL (thesis, appendix B.1.4)."""
         from offmap.models.heads import spectral_head
 
         return spectral_head(width, 2048, columns, seed) if columns else nn.Identity()

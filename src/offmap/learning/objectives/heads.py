@@ -23,16 +23,16 @@ class _CosineHead(Objective):
         self.weight = nn.Parameter(torch.zeros(task.n_classes, task.width))
 
     def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
-        """Class vectors where the first grouping has its centres."""
+        """Place class vectors at the centres of the first grouping."""
         with torch.no_grad():
             self.weight.copy_(unit(centres))
 
     def cosines(self, features: Tensor) -> Tensor:
-        """Rows × classes."""
+        """Compute cosines, rows × classes."""
         return unit(features) @ unit(self.weight).T
 
     def classifier(self) -> tuple[Tensor, Tensor] | None:
-        """The class vectors."""
+        """Return the class vectors."""
         vectors = unit(self.weight.detach())
         return vectors, torch.zeros(len(vectors))
 
@@ -47,12 +47,12 @@ class _KnownHead(Objective):
         self.weight = nn.Parameter(torch.zeros(max(task.n_known, 1), task.width))
 
     def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
-        """Class vectors at the centres of the known classes."""
+        """Place class vectors at the centres of the known classes."""
         with torch.no_grad():
             self.weight.copy_(unit(centres[: len(self.weight)]))
 
     def logits(self, features: Tensor) -> Tensor:
-        """Rows × known classes."""
+        """Compute logits, rows × known classes."""
         raise NotImplementedError
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
@@ -69,7 +69,7 @@ class CrossEntropy(_KnownHead):
     settings = {"scale": 10.0}
 
     def logits(self, features: Tensor) -> Tensor:
-        """Scaled cosines."""
+        """Compute scaled cosines."""
         return self.chosen["scale"] * unit(features) @ unit(self.weight).T
 
 
@@ -99,7 +99,7 @@ class ORCA(_CosineHead):
     grid = {"entropy": (0.5, 1.0, 2.0)}
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
-        """The three parts."""
+        """Return the three parts of ORCA's loss."""
         scale = self.chosen["scale"]
         cosines, others = self.cosines(first), self.cosines(second)
         one, two = (torch.softmax(scale * part, dim=1) for part in (cosines, others))
@@ -123,7 +123,7 @@ class UNO(_CosineHead):
     grid = {"epsilon": (0.02, 0.05, 0.1)}
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
-        """Swapped cross-entropy."""
+        """Return the swapped cross-entropy."""
         loss = losses.uno(
             self.cosines(first),
             self.cosines(second),

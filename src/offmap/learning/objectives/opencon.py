@@ -72,7 +72,7 @@ class OpenCon(Objective):
         self.prototypes.place(centres)
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
-        """The weighted parts; the gate and the pseudo-labels come from the first view."""
+        """Return the weighted parts; the gate and the pseudo-labels come from the first view."""
         chosen = self.chosen
         self._novel = novel = self.prototypes.is_novel(first.detach(), labels)
         predicted = self.prototypes.predict(first.detach())
@@ -103,6 +103,6 @@ class OpenCon(Objective):
         self.prototypes.update(both, named, torch.cat([novel, novel]))
 
     def classifier(self) -> tuple[Tensor, Tensor] | None:
-        """The prototypes."""
+        """Return the prototypes."""
         vectors = self.prototypes.vectors
         return vectors, torch.zeros(len(vectors))
