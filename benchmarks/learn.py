@@ -76,7 +76,7 @@ def baseline(
 ) -> npt.NDArray[np.int64]:
     """Group without learning."""
     if name == "discover":
-        return discover(rows, labels, k, seed=seed).labels
+        return discover(rows, labels, k, "spectral", seed).labels
     if name == "k-means":
         return discover(rows, labels, k, "kmeans", seed, space=Space("cosine")).labels
     space = Space("cosine", 0.5) if name.startswith("whitened") else Space("cosine")

@@ -61,7 +61,7 @@ def seeds_table() -> str:
     lines = [_line(["set", "split", "discover", "self-training", "gain"]), _line(["---", *["--:"] * 4])]
     for data_set in ("banking77", "clinc150"):
         for seed, run in sorted(text_runs(data_set, GIVEN).get("self-training", {}).items()):
-            before, after = found[data_set]["auto"][str(seed)]["all"], run["v2"][0]
+            before, after = found[data_set]["spectral"][str(seed)]["all"], run["v2"][0]
             lines.append(_line([data_set, str(seed), f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"]))
     return "\n".join(lines)
 

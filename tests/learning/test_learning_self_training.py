@@ -74,7 +74,7 @@ def test_inputs_come_before_the_objective() -> None:
 def test_it_is_above_the_discovery_it_starts_from_on_real_sentences(data_folder: Path) -> None:
     rows, truth, labels = thirty_intents(data_folder)
     free = labels < 0
-    before = discover(rows, labels, 30).labels
+    before = discover(rows, labels, 30, "spectral").labels
     after = learn(rows, labels, 30).predict(rows)
     accuracies = [open_world_accuracy(truth[free], found[free], range(15)).all for found in (before, after)]
     assert accuracies[1] > accuracies[0]

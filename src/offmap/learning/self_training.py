@@ -1,7 +1,7 @@
 """Rounds between a network and a clustering: each learns from the other, and both start from training-free discovery.
 
-`discover` groups the rows, with the neighbour graph where that is what it chooses. A network with a classifier over all
-groups learns them; mixing rows in pairs keeps it from learning the groups' errors by heart. Its logits are a space in
+`discover` groups the rows by the eigenvectors of their neighbour graph. A network with a classifier over all groups
+learns them; mixing rows in pairs keeps it from learning the groups' errors by heart. Its logits are a space in
 which classes are rounder than in the inputs: the rows are grouped again in the logits of the last networks beside the
 eigenvectors of the neighbour graph, labelled rows held in their classes, and the next network starts afresh with these.
 """
@@ -93,7 +93,8 @@ def _discover(rows: Floats, known: KnownClasses, n_classes: int | str | None, se
     k: int | Literal["auto"] = "auto"
     if n_classes is not None and n_classes != "auto":
         k = building.check_count(n_classes, known)
-    return discover(rows, known.codes, k, seed=seed).labels
+    method = "spectral" if len(rows) <= GRAPH_ROWS else "ss-kmeans"
+    return discover(rows, known.codes, k, method, seed).labels
 
 
 def _graph_features(rows: Tensor, codes: Codes, k: int, seed: int) -> list[Floats]:
