@@ -15,6 +15,8 @@ import numpy as np
 from scipy import sparse
 
 from offmap.discovery.assign import Doubles, Floats, Labels, Rows
+from offmap.discovery.choosing import FEWEST_CLASSES
+from offmap.discovery.inputs import hide_classes
 from offmap.discovery.kmeans import class_means, lloyd
 from offmap.discovery.merging import MergeTree, build_tree, calibrate_shift, one_class_odds
 from offmap.discovery.space import group
@@ -22,6 +24,7 @@ from offmap.graph import labelled_eigenvectors, nearest_neighbors, shared_neighb
 from offmap.graph.adjacency import Matrix
 from offmap.graph.build import directed_graph
 from offmap.graph.features import PER_CLASS
+from offmap.metrics.clustering import open_world_accuracy
 from offmap.neighbors import Bank
 from offmap.neighbors.vectors import unit_and_length
 
@@ -29,10 +32,11 @@ NEIGHBORS = 10  # of the graph that rows are joined over
 MOST_NEIGHBORS = 20  # of the graph whose eigenvectors are used
 GRAPH_ROWS = 30_000  # a graph is built over so many rows at most, the others follow their neighbours
 SMALLEST = 4  # rows of a group that counts as a class
-ENOUGH_KNOWN = 5  # classes to learn from how strongly two classes are linked
-LINKED = 0.9  # the share of known classes that are linked to another one less than is asked for a merge
 CLEARLY = 0.02  # tighter, in `association`
-MERGED = 0.5  # the log-odds that two finished groups need to become one
+AS_GOOD = 0.02  # the accuracy on hidden classes that joins may fall behind and still be trusted
+MERGED = 0.5  # the log-odds that two finished groups need to become one, unless hidden classes say otherwise
+LIMITS = (-3.0, -2.0, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+HOLD = 0.005  # how strongly the limit is held there, in accuracy per unit
 INTERVAL = 1.0  # by how much the merge test is shifted to both sides for the interval
 
 
@@ -100,35 +104,56 @@ def group_by_graph(rows: Rows, codes: Labels, n_known: int, k: int | None = None
 class _Problem:
     """One set of rows: its graph, its tree of joins and, when they are needed, its eigenvectors."""
 
-    def __init__(self, near: Labels, codes: Labels, n_known: int, seed: int) -> None:
+    def __init__(
+        self, near: Labels, codes: Labels, n_known: int, seed: int, joined: tuple[Matrix, MergeTree] | None = None
+    ) -> None:
         self.near, self.codes, self.n_known, self.seed = near, codes, n_known, seed
         self.forced = codes if n_known else None
-        self.graph = shared_neighbor_graph(near[:, :NEIGHBORS])
-        self.tree: MergeTree = build_tree(self.graph)
+        if joined is None:
+            graph = shared_neighbor_graph(near[:, :NEIGHBORS])
+            joined = graph, build_tree(graph)
+        self.graph, self.tree = joined
         self.vectors = np.zeros((len(near), 0))
+        self.shift = calibrate_shift(self.tree, codes, n_known) if n_known else 0.0
 
     def find(self) -> tuple[Labels, tuple[int, int], dict[str, float]]:
         """Groups when their number is not known, the interval of that number, and the numbers on the way."""
-        shift = calibrate_shift(self.tree, self.codes, self.n_known) if self.n_known else 0.0
-        first = self.joined(shift)
-        best = self.best(int(first.max()) + 1, first)
-        merged = merge_groups(self.graph, best, self.n_known)
+        first = self.joined(self.shift)
+        k = int(first.max()) + 1
+        limit, trusted = self.rehearse(k)
+        best = self.best(k, first, trusted)
+        merged = merge_groups(self.graph, best, self.n_known, limit=limit)
         k = int(merged.max()) + 1
         if k <= best.max():
-            best = self.best(k, merged)
-        ends = [int(self.joined(shift + by).max()) + 1 for by in (INTERVAL, -INTERVAL)]
+            best = self.best(k, merged, trusted)
+        ends = [int(self.joined(self.shift + by).max()) + 1 for by in (INTERVAL, -INTERVAL)]
         return best, (min(ends[0], k), max(ends[1], k)), {"joined": float(first.max() + 1), "merged": float(k)}
 
     def divide(self, k: int) -> Labels:
         """Exactly `k` groups."""
-        start: Labels | None = None
-        for shift in (2.0, 1.0, 0.0, -1.0, -2.0, -3.0):
-            start = self.joined(shift)
-            if start.max() + 1 >= k:
-                break
-        if start is not None and start.max() + 1 >= k:
-            start = merge_groups(self.graph, start, self.n_known, k)
-        return self.best(k, start if start is not None and start.max() + 1 == k else None)
+        start = self.joined_to(k)
+        return self.best(k, start, start is not None and self.rehearse(k)[1])
+
+    def rehearse(self, k: int) -> tuple[float, bool]:
+        """Hide half of the known classes and look for them: the best limit for merges, and whether joins do well."""
+        labelled = np.flatnonzero(self.codes >= 0)
+        if self.n_known < FEWEST_CLASSES or k <= self.n_known:
+            return MERGED, True
+        given, shown = hide_classes(self.codes[labelled], self.seed)
+        codes = np.full(len(self.codes), -1)
+        codes[labelled] = np.where(given >= 0, np.searchsorted(shown, given), -1)
+        trial = _Problem(self.near, codes, len(shown), self.seed, (self.graph, self.tree))
+        hidden = labelled[given < 0]
+
+        def right(found: Labels) -> float:
+            truth = self.codes[hidden]
+            both = [open_world_accuracy(truth, found[hidden], (), how).all for how in ("v2", "v2-balanced")]
+            return float(np.mean(both))
+
+        found, start = trial.best(k, None), trial.joined_to(k)
+        trusted = start is not None and right(start) > right(found) - AS_GOOD
+        scores = [right(merge_groups(self.graph, found, len(shown), limit=limit)) for limit in LIMITS]
+        return LIMITS[int(np.argmax(np.array(scores) - HOLD * np.abs(np.array(LIMITS) - MERGED)))], trusted
 
     def joined(self, shift: float) -> Labels:
         """Groups from the tree of joins, known classes first; rows of tiny groups follow their neighbours."""
@@ -138,11 +163,19 @@ class _Problem:
         kept = np.bincount(polished, minlength=int(found.max()) + 1)[self.n_known :] >= SMALLEST
         return polished if kept.all() else found
 
-    def best(self, k: int, start: Labels | None) -> Labels:
+    def joined_to(self, k: int) -> Labels | None:
+        """As `joined`, with `k` groups: the test is made stricter until there are enough, and the likest are merged."""
+        for by in (0.0, 1.0, 2.0, 3.0):
+            found = self.joined(self.shift - by)
+            if found.max() + 1 >= k:
+                return merge_groups(self.graph, found, self.n_known, k)
+        return None
+
+    def best(self, k: int, start: Labels | None, trusted: bool = True) -> Labels:
         """K-means on eigenvectors, unless the start, as it is or improved by k-means, is clearly tighter."""
         features = Rows(self.features(k))
         found = group(features, k, self.seed, self.forced, self.n_known)[0]
-        if start is None:
+        if start is None or not trusted or start.max() + 1 != k:
             return found
         improved = lloyd(features, class_means(features, start, k), forced=self.forced).labels
         other = max((start, improved), key=lambda one: association(self.graph, one, k))
@@ -210,7 +243,7 @@ def follow_neighbors(graph: Matrix, labels: Labels, free: Labels, rounds: int = 
     return labels
 
 
-def merge_groups(graph: Matrix, labels: Labels, n_known: int, k: int | None = None) -> Labels:
+def merge_groups(graph: Matrix, labels: Labels, n_known: int, k: int | None = None, limit: float = MERGED) -> Labels:
     """Merge the two groups that look most like one class, again and again; two known classes never meet.
 
     Parameters
@@ -222,17 +255,15 @@ def merge_groups(graph: Matrix, labels: Labels, n_known: int, k: int | None = No
     n_known
         The number of known classes.
     k
-        Stop at so many groups; `None` to stop when no two look like one class. Five or more known classes tell how
-        strongly two classes can be linked and still be two.
+        Stop at so many groups; `None` to stop when no two look like one class.
+    limit
+        The log-odds from which two groups look like one class.
     """
     sizes = np.bincount(labels, minlength=n_known).astype(np.float64)
     inside = _members(labels, np.ones(len(labels), bool), len(sizes))
     links = (inside.T @ graph @ inside).toarray() / max(float(graph.sum()) / len(labels), 1e-300)
     odds = one_class_odds(links, np.minimum(sizes[:, None], sizes), np.maximum(sizes[:, None], sizes))
     np.fill_diagonal(odds, -np.inf)
-    limit = MERGED
-    if n_known >= ENOUGH_KNOWN:
-        limit = max(limit, float(np.quantile(odds[:n_known, :n_known].max(axis=1), LINKED)))
     odds[:n_known, :n_known] = -np.inf
     target = np.arange(len(sizes))
     left = len(sizes)
