@@ -18,7 +18,7 @@ def noise(n: int = 60, seed: int = 5) -> offmap.Activations:
     return offmap.Activations(np.abs(rng.normal(size=(n, 6))).astype(np.float32) * 6, blobs().head)
 
 
-@pytest.mark.parametrize("spec", ["react(auto)|energy", "dice(auto)|energy", "knn(auto)"])
+@pytest.mark.parametrize("spec", ["react(auto)|energy", "lts(auto)|energy", "knn(auto)"])
 def test_the_best_of_the_grid_is_chosen(spec: str) -> None:
     known, val, outliers = blobs(), blobs(60, seed=1), noise()
     made = offmap.detector(spec).fit(known, val=val, outliers=outliers)
@@ -27,7 +27,8 @@ def test_the_best_of_the_grid_is_chosen(spec: str) -> None:
         single = offmap.detector("|".join(map(repr, candidate))).fit(known)
         inside, outside = single.score(val), single.score(outliers)
         ranks.append((fpr_at_tpr(inside, outside), -auroc(inside, outside), -gap(inside, outside), repr(single)))
-    assert made.chosen == min(ranks, key=lambda rank: rank[:3])[3]
+    kept = [rank for rank, trial in zip(ranks, made.trials, strict=True) if not trial["refused"]]
+    assert made.chosen == min(kept, key=lambda rank: rank[:3])[3]
     assert [trial["spec"] for trial in made.trials] == [rank[3] for rank in ranks]
     assert [trial["fpr95"] for trial in made.trials] == [rank[0] for rank in ranks]
     assert repr(made) == spec
@@ -53,12 +54,12 @@ def test_grids_are_the_thesis() -> None:
     assert len(list(candidates(parse("react(auto)|dice(auto)|energy").components, 10))) == 42
 
 
-def test_auto_is_refused_without_validation() -> None:
+def test_auto_is_chosen_without_outliers_and_refused_without_data() -> None:
     known, val = blobs(), blobs(60, seed=1)
-    for wrong in ({}, {"val": val}, {"outliers": noise()}):
-        with pytest.raises(InputError, match=r"auto is chosen on validation data only; call fit\(known, val="):
-            offmap.detector("react(auto)|energy").fit(known, **wrong)
-    with pytest.raises(InputError, match="auto is chosen on validation data only"):
+    for given in ({}, {"val": val}, {"outliers": noise()}):
+        made = offmap.detector("react(auto)|energy").fit(known, **given)
+        assert made.chosen in [trial["spec"] for trial in made.trials if not trial["refused"]]
+    with pytest.raises(InputError, match=r"auto is chosen from known inputs in hand; call fit\(known\)"):
         offmap.detector("knn(auto)").update(known)
     with pytest.raises(InputError, match="at least one validation input"):
         offmap.detector("knn(auto)").fit(known, val=val[:0], outliers=noise())

@@ -407,8 +407,8 @@ def test_autos_are_chosen_in_each_term() -> None:
     alone = [offmap.detector(spec).fit(known, val=val, outliers=noise) for spec in ("react(auto)|energy", "knn(auto)")]
     assert made.chosen == " + ".join(one.chosen for one in alone)
     assert made.trials == alone[0].trials + alone[1].trials
-    with pytest.raises(InputError, match="auto is chosen on validation data only"):
-        offmap.detector("react(auto)|energy + msp").fit(known)
+    with pytest.raises(InputError, match="auto is chosen from known inputs in hand"):
+        offmap.detector("react(auto)|energy + msp").update(known)
 
 
 # Bad input

@@ -59,16 +59,25 @@ def required(chains: Iterable[Sequence[Component]], fitting: bool) -> dict[str, 
     return needed
 
 
-def check_input(chains: Iterable[Sequence[Component]], acts: Activations, head: Head | None, fitting: bool) -> None:
-    """Refuse activations that lack what these components read, with the way to give it."""
-    needed = required(chains, fitting)
+def missing_input(chains: Iterable[Sequence[Component]], acts: Activations, fitting: bool) -> str | None:
+    """Name the first thing these components read that the activations lack; `None` when they lack nothing."""
+    return next((word for word in required(chains, fitting) if not _present(acts, acts.head)[word]), None)
+
+
+def _present(acts: Activations, head: Head | None) -> dict[str, bool]:
     with_head = acts.head is not None or head is not None
-    there = {
+    return {
         "features": acts.has_features,
         "logits": acts.has_logits or (with_head and acts.has_features),
         "head": with_head,
         "labels": acts.labels is not None,
     }
+
+
+def check_input(chains: Iterable[Sequence[Component]], acts: Activations, head: Head | None, fitting: bool) -> None:
+    """Refuse activations that lack what these components read, with the way to give it."""
+    needed = required(chains, fitting)
+    there = _present(acts, head)
     for word, component in needed.items():
         if not there[word]:
             raise MissingError(f"{component} needs {word}: {_WAYS_OUT[word]}")

@@ -39,11 +39,14 @@ class Combination:
         From the weighted total and the weights to the combined score.
     meaning : str
         One sentence on what it computes and what it does not guarantee.
+    tailed : bool
+        Whether p goes on falling, exponentially, beyond the lowest held-out score.
     """
 
     transform: Callable[[Tensor], Tensor] | None
     finish: Callable[[Tensor, Tensor], Tensor]
     meaning: str
+    tailed: bool = False
 
 
 def _log(p: Tensor) -> Tensor:
@@ -62,6 +65,10 @@ def _negative_inverse(p: Tensor) -> Tensor:
     return -1 / p
 
 
+TAIL = 0.1  # the share of held-out scores that the tail is fitted to
+LOWEST = -15.0  # log p is cut here, so that one term that is beyond all measure does not hide the others
+
+
 COMBINATIONS: dict[str, Combination] = {
     "sum": Combination(
         None,
@@ -73,6 +80,14 @@ COMBINATIONS: dict[str, Combination] = {
         lambda total, weights: total,
         "The weighted sum of log p (Fisher 1925). Strong when one term is sure. Its chi-squared law needs independent "
         "terms, which scores of one network are not, so it is no p-value before calibration.",
+    ),
+    "tail": Combination(
+        _log,
+        lambda total, weights: total,
+        "The weighted sum of log p, as Fisher's, where p goes on falling exponentially below the lowest tenth of the "
+        "held-out scores and is cut at exp(-15): far inputs are still ordered, and no term outvotes all others. No "
+        "p-value before calibration.",
+        tailed=True,
     ),
     "stouffer": Combination(
         _probit,
@@ -150,8 +165,36 @@ def fit_combination(scores: Sequence[Array], combine: str) -> dict[str, Tensor]:
     pairs = torch.tensor([location_and_scale(each) for each in scores], dtype=torch.float64).reshape(-1, 2)
     state = {"location": pairs[:, 0].contiguous(), "scale": pairs[:, 1].contiguous()}
     if COMBINATIONS[combine].transform is not None:
-        state["scores"] = torch.from_numpy(np.sort(np.stack([np.asarray(each, np.float64) for each in scores]), axis=1))
+        ordered = np.sort(np.stack([np.asarray(each, np.float64) for each in scores]), axis=1)
+        state["scores"] = torch.from_numpy(ordered)
+        if COMBINATIONS[combine].tailed:
+            state["tail"] = torch.tensor([exponential_tail(each) for each in ordered], dtype=torch.float64)
     return state
+
+
+def exponential_tail(ordered: Array) -> tuple[float, float]:
+    """Fit an exponential law to the lowest tenth of sorted scores, five at least.
+
+    Parameters
+    ----------
+    ordered : array of shape (n,)
+        Scores, the lowest first.
+
+    Returns
+    -------
+    threshold, scale : float
+        Where the tail begins, and the mean distance below it; a scale of 0 where there is no tail.
+
+    Examples
+    --------
+    >>> exponential_tail(np.arange(100.0))
+    (9.0, 4.5)
+    """
+    finite = ordered[np.isfinite(ordered)]
+    count = min(max(int(len(finite) * TAIL), 5), len(finite))
+    if count == 0:
+        return 0.0, 0.0
+    return float(finite[count - 1]), float((finite[count - 1] - finite[:count]).mean())
 
 
 class Combiner:
@@ -188,7 +231,9 @@ class Combiner:
         self._standard: list[Callable[[Tensor], Tensor]] = [
             _Standardized(state["location"][number].clone(), state["scale"][number].clone())
             if transform is None
-            else _Transformed(state["scores"][number].contiguous(), transform)
+            else _Transformed(
+                state["scores"][number].contiguous(), transform, state["tail"][number] if "tail" in state else None
+            )
             for number in self.live
         ]
 
@@ -211,13 +256,23 @@ class _Standardized:
 class _Transformed:
     """Transforms the conformal p-value of a score; each of the n + 1 possible p-values is transformed once."""
 
-    def __init__(self, held_out: Tensor, transform: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, held_out: Tensor, transform: Callable[[Tensor], Tensor], tail: Tensor | None = None) -> None:
         n = len(held_out)
         p = torch.arange(1, n + 2, dtype=torch.float64, device=held_out.device) / (n + 1)
         p[-1] = (n + 0.5) / (n + 1)  # at 1 the normal and the Cauchy quantile are infinite
         self.values = transform(p)
         self.rows = fill_rows(held_out)
+        self.tail: tuple[Tensor, Tensor, Tensor] | None = None
+        if tail is not None:
+            below = int((held_out <= tail[0]).sum())
+            # where ties leave no tail, a score below them all is as unlikely as can be
+            scale = tail[1] if tail[1] > 0 else torch.full_like(tail[1], torch.finfo(torch.float64).tiny)
+            self.tail = tail[0].clone(), scale.clone(), self.values[min(below, n)].clone()
 
     def __call__(self, score: Tensor) -> Tensor:
         counts = count_at_most(self.rows, self.rows[:, 0], score).clamp(max=len(self.values) - 1)
-        return torch.where(score == score, self.values[counts], torch.nan)
+        values = self.values[counts]
+        if self.tail is not None:
+            threshold, scale, top = self.tail
+            values = torch.where(score < threshold, (top - (threshold - score) / scale).clamp(min=LOWEST), values)
+        return torch.where(score == score, values, torch.nan)

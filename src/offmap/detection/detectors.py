@@ -14,6 +14,7 @@ import torch
 from offmap import store
 from offmap.activations import Activations, Head
 from offmap.detection import files
+from offmap.detection.auto import Auto, Trials, choose_sum
 from offmap.detection.base import AUTO, Component, Score, State
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.calibration import Calibration, Verdicts
@@ -54,6 +55,9 @@ class Detector:
 
     def __init__(self, layout: Sequence[Component] | Plan) -> None:
         self.spec = layout if isinstance(layout, Plan) else Plan.of(layout)
+        parts = [component for chain in self.spec.chains for component in chain]
+        if len(parts) > 1 and any(isinstance(component, Auto) for component in parts):
+            raise InputError(f"{self.spec}: auto chooses a whole sum, with its shapers; write it by itself")
         for chain in self.spec.chains:
             check_chain(chain)
         self._reset()
@@ -63,7 +67,7 @@ class Detector:
         self.plan = self.spec  # the same, with every `auto` decided
         self.fitting: Fitting | None = None  # once it has seen anything
         self.calibration: Calibration | None = None
-        self.trials: list[dict[str, Any]] = []
+        self.trials = Trials()
 
     def __repr__(self) -> str:
         return repr(self.spec)
@@ -148,6 +152,8 @@ class Detector:
     @property
     def requirements(self) -> Requirements:
         """What it reads: for fitting before it is fitted, for scoring afterwards. Pass it to `Network.extract`."""
+        if (auto := self._auto) is not None:
+            return auto.requirements
         wanted = required(self.plan.chains, fitting=not self.is_fitted)
         found = Requirements(
             "features" in wanted,
@@ -178,7 +184,12 @@ class Detector:
 
     @property
     def _has_auto(self) -> bool:
-        return any(AUTO in asdict(component).values() for component in self.plan.components)
+        return self._auto is not None or any(AUTO in asdict(component).values() for component in self.plan.components)
+
+    @property
+    def _auto(self) -> Auto | None:
+        """The `Auto` that stands for the whole sum until it is chosen."""
+        return next((component for component in self.plan.components if isinstance(component, Auto)), None)
 
     @property
     def is_fitted(self) -> bool:
@@ -198,9 +209,11 @@ class Detector:
             Not used; there so that scikit-learn's tools can call it. Labels belong to the activations.
         val : Activations or array, optional
             Of held-out known inputs, on which the terms of a sum are standardised; by default on a tenth of `known`
-            that is set aside by a seeded hash. With `outliers`, parameters given as ``auto`` are chosen on them.
+            that is set aside by a seeded hash. ``auto``, as a detector or as a parameter, is chosen on them too; by
+            default on a fifth of the known inputs.
         outliers : Activations or array, optional
-            Such as noise (`Network.noise`), for parameters given as ``auto``; never the inputs you report on.
+            Such as noise (`Network.noise`), on which parameters given as ``auto`` are chosen instead of pseudo-unknown
+            inputs; never the inputs you report on.
         device : str or torch.device, default="cpu"
             Where to compute.
 
@@ -219,9 +232,7 @@ class Detector:
             raise InputError(f"{self}.fit: no inputs; fit on at least one")
         self._reset()
         if self._has_auto:
-            if held_out is None or outliers is None:
-                raise InputError(_needs_validation(self))
-            self._choose(acts, held_out, as_activations(outliers), device)
+            self._choose(acts, held_out, None if outliers is None else as_activations(outliers), device)
         if self.plan.is_sum and held_out is not None and len(held_out) == 0:
             raise InputError(f"{self}.fit: val holds no inputs; give at least one, or leave it out")
         fitting = self._begin(acts, hold_out=held_out is None)
@@ -233,16 +244,21 @@ class Detector:
             fitting.standardize(held_out, device)
         return self
 
-    def _choose(self, known: Activations, val: Activations, outliers: Activations, device: str | torch.device) -> None:
-        """Choose what is given as auto, in each term as if it were the only one."""
+    def _choose(
+        self, known: Activations, val: Activations | None, outliers: Activations | None, device: str | torch.device
+    ) -> None:
+        """Choose the whole sum, or what is given as auto in each term as if it were the only one."""
+        if (auto := self._auto) is not None:
+            self.plan, self.trials = choose_sum(auto, known, val, device)
+            return
         from offmap.detection.selection import choose
 
-        terms = []
+        terms, tried = [], Trials()
         for term in self.spec.terms:
             components, trials = choose(term.components, known, val, outliers, device)
             terms.append(Term(components, term.weight))
-            self.trials += trials
-        self.plan = Plan(tuple(terms), self.spec.combine)
+            tried += trials
+        self.plan, self.trials = Plan(tuple(terms), self.spec.combine), tried
 
     def _begin(self, acts: Activations, hold_out: bool = True) -> Fitting:
         self._check_input(acts, fitting=True)
@@ -286,7 +302,7 @@ class Detector:
         """
         acts = as_activations(block)
         if self._has_auto:
-            raise InputError(_needs_validation(self))
+            raise InputError(_needs_data(self))
         if len(acts) == 0:
             return self
         if self.is_fitted and self._learns:
@@ -449,7 +465,7 @@ class Detector:
         config = stored.config
         try:
             detector = cls(parse(config["spec"]))
-            detector.plan, detector.trials = parse(config["chosen"]), config["trials"]
+            detector.plan, detector.trials = parse(config["chosen"]), Trials(config["trials"])
             if config["fitting"] is not None:
                 detector.fitting = files.restore_fitting(detector.plan, stored)
             detector.calibration = files.restore_calibration(config["tpr"], stored)
@@ -517,8 +533,8 @@ def as_activations(values: Any) -> Activations:
     return values if isinstance(values, Activations) else Activations(values)
 
 
-def _needs_validation(detector: Detector) -> str:
+def _needs_data(detector: Detector) -> str:
     return (
-        f"{detector}: auto is chosen on validation data only; call "
-        "fit(known, val=held_out_known, outliers=net.noise(1000, shape)), or give a value"
+        f"{detector}: auto is chosen from known inputs in hand; call fit(known) on a sample of them, then show all of "
+        "them to offmap.detector(fitted.chosen)"
     )

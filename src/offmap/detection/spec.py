@@ -11,6 +11,7 @@ import re
 from dataclasses import fields
 from typing import Any
 
+from offmap.detection.auto import Auto
 from offmap.detection.base import AUTO, Component
 from offmap.detection.combination import COMBINATIONS
 from offmap.detection.registry import METHODS
@@ -157,7 +158,7 @@ def _component(node: ast.expr, spec: str) -> Component:
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     if not isinstance(call.func, ast.Name):
         raise InputError(f"{spec!r}: {_text(call.func)!r} is not the name of a method")
-    kind = METHODS.get(call.func.id, also=COMBINATIONS)
+    kind = Auto if call.func.id == AUTO else METHODS.get(call.func.id, also=(AUTO, *COMBINATIONS))
     names = [field.name for field in fields(kind)]
     if len(call.args) > len(names):
         raise InputError(f"{kind.name} takes {_parameters(names)}, but {len(call.args)} values were given")

@@ -48,6 +48,9 @@ class KNN(Score):
         Compare directions only, as the thesis does.
     seed : int, default=0
         Seed of the choice of inputs kept.
+    standardize : bool, default=False
+        Centre every feature and divide it by its standard deviation among the rows of the bank first: for tables whose
+        columns have different units.
     """
 
     name = "knn"
@@ -65,6 +68,7 @@ class KNN(Score):
     average: bool = False
     normalize: bool = True
     seed: int = 0
+    standardize: bool = False
 
     def check(self) -> None:
         """Bounds of k and α."""
@@ -99,31 +103,35 @@ class KNN(Score):
             )
         if self._k > len(rows):
             raise InputError(f"{self}: the bank holds {len(rows)} inputs; choose k at most {len(rows)}, or fit on more")
+        units = _units(rows) if self.standardize else {}
         bank = Bank(normalize=self.normalize)
-        bank.add(rows.numpy())
-        return {"vectors": torch.from_numpy(bank.vectors)}
+        bank.add(_in_units(rows, units).numpy())
+        return {"vectors": torch.from_numpy(bank.vectors), **units}
 
     @property
     def _k(self) -> int:
         assert self.k != "auto"
         return scaled_k(self.k, self.alpha)
 
-    def prepare(self, state: State) -> Bank:
-        """The bank, around the saved vectors."""
-        return Bank.of(state["vectors"].cpu().numpy(), normalize=self.normalize)
+    def prepare(self, state: State) -> tuple[Bank, State]:
+        """The bank, around the saved vectors, and the units that it measures in."""
+        units = {name: tensor for name, tensor in state.items() if name != "vectors"}
+        return Bank.of(state["vectors"].cpu().numpy(), normalize=self.normalize), units
 
-    def score(self, block: ActivationBatch, ready: Bank) -> Tensor:
+    def score(self, block: ActivationBatch, ready: tuple[Bank, State]) -> Tensor:
         """Minus the distance."""
-        distance = ready.kth_distance(block.features.cpu().numpy(), self._k, average=self.average)
-        return -torch.from_numpy(distance)
+        bank, units = ready
+        queries = _in_units(block.features, units).cpu().numpy()
+        return -torch.from_numpy(bank.kth_distance(queries, self._k, average=self.average))
 
     def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
         """The same by one product with the whole bank."""
         rows = state["vectors"].float()
+        units = {name: tensor for name, tensor in state.items() if name != "vectors"}
         if self.normalize:
 
             def by_direction(block: ActivationBatch) -> Tensor:
-                queries, anywhere = directions(block.features)
+                queries, anywhere = directions(_in_units(block.features, units))
                 found = kth_distance(queries, rows, None, self._k, self.average)
                 return -torch.where(anywhere, found, torch.inf)
 
@@ -131,7 +139,23 @@ class KNN(Score):
         centre = rows.mean(dim=0)  # products of vectors that share a large offset would lose digits
         moved = rows - centre
         half_norms = (moved.double().square().sum(dim=1) / 2).float()
-        return lambda block: -kth_distance(block.features - centre, moved, half_norms, self._k, self.average)
+
+        def by_difference(block: ActivationBatch) -> Tensor:
+            queries = _in_units(block.features, units) - centre
+            return -kth_distance(queries, moved, half_norms, self._k, self.average)
+
+        return by_difference
+
+
+def _units(rows: Tensor) -> State:
+    """Mean and standard deviation of each feature; 1 for one that is constant."""
+    wide = rows.double()
+    spread = wide.std(dim=0, correction=0)
+    return {"centre": wide.mean(dim=0).float(), "spread": torch.where(spread > 0, spread, 1.0).float()}
+
+
+def _in_units(features: Tensor, units: State) -> Tensor:
+    return (features - units["centre"]) / units["spread"] if units else features
 
 
 def inner_product_bank(guides: Tensor) -> Bank:
