@@ -14,7 +14,7 @@ from offmap.openworld import (
     KnownSplits,
     LabeledInputs,
     learn_classes,
-    pile_labels,
+    number_groups,
     propose,
     run_round,
     start,
@@ -129,7 +129,7 @@ def test_what_a_person_calls_known_is_trained_on_only():
 def test_small_groups_wait():
     state, stream = world()
     found = propose(state, stream[:60], n_new=2)
-    labels, names = pile_labels(found, state, min_size=1000)
+    labels, names = number_groups(found, state, min_size=1000)
     assert names == {}
     assert (labels == -1).all()
     with pytest.raises(InputError, match="no group of at least 1000 inputs"):
@@ -142,7 +142,7 @@ def test_many_labelled_inputs_are_thinned_class_by_class(monkeypatch):
     found = propose(state, stream, n_new=2)
     assert len(found) == 80 + len(stream)
     assert np.bincount(found.given[:80]).tolist() == [20] * OLD
-    labels, names = pile_labels(found, state)
+    labels, names = number_groups(found, state)
     assert len(labels) == len(stream)
     assert len(names) == NEW
 

@@ -113,6 +113,23 @@ def test_a_group_that_harms_is_left_out_and_the_rest_is_learned(problem):
     assert outcomes["false"] in ("left out", "merged")
 
 
+def test_a_new_class_that_was_grouped_with_a_known_one_is_parted_from_it(problem):
+    from offmap.openworld.openworld_run import _free_swallowed
+    from offmap.openworld.rounds import propose
+
+    known, labels, unlabelled, _, _ = problem
+    state = begin("knn(5)", labels, features=known)
+    kept = LabeledInputs.of(unlabelled[:300])
+    found = propose(state, kept)
+    first = len(found) - len(kept)
+    novel = found.labels[first:] == found.labels[first:].max()
+    wrong = found.labels.copy()
+    wrong[first:][novel] = 1
+    freed = _free_swallowed(state, kept, found.relabel(wrong))
+    np.testing.assert_array_equal(freed.labels[first:] == freed.labels.max(), novel)
+    assert _free_swallowed(state, kept, found) is found
+
+
 def test_the_run_is_a_deployment_that_comes_back(problem, done, tmp_path):
     _, _, _, test, _ = problem
     done.deployment.save(tmp_path / "d.offmap")

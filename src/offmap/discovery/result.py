@@ -167,6 +167,12 @@ class Discovery:
             raise InputError(f"discard({one}): a known class stays; only novel classes can be discarded")
         return self._relabelled(np.where(self.labels == one, -1, self.labels), "discard", {"id": int(one)})
 
+    def relabel(self, labels: Labels) -> Discovery:
+        """Put rows into other classes: one class number per row, as many as there are rows; -1 for none."""
+        if len(labels) != len(self.labels):
+            raise InputError(f"relabel: {len(labels)} labels for {len(self.labels)} rows; give one per row")
+        return self._relabelled(np.asarray(labels, np.int64), "relabel", {"rows": int((labels != self.labels).sum())})
+
     def to_html(self, path: str | os.PathLike[str], items: Any = None) -> None:
         """Write a page that shows every class with its exemplars and doubtful rows.
 

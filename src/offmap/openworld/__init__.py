@@ -6,7 +6,7 @@ from offmap.openworld.extended_network import ClassifierUpdate
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.openworld_run import OpenWorldRun, RoundRecord, run
 from offmap.openworld.result import Evaluation, Round
-from offmap.openworld.rounds import learn_classes, pile_labels, propose, run_round
+from offmap.openworld.rounds import learn_classes, number_groups, propose, run_round
 from offmap.openworld.state import LearningState, start
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "Round",
     "RoundRecord",
     "learn_classes",
-    "pile_labels",
+    "number_groups",
     "propose",
     "run",
     "run_round",

@@ -1,4 +1,4 @@
-"""What a round has learned: a larger head, a larger network, or a map from features to better ones with its head."""
+"""The outcome of learning: a larger head, a larger network, or a map from features to better ones with its head."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ClassifierUpdate:
         return "network" if self.network is not None else "model" if self.model is not None else "head"
 
     def activations(self, part: LabeledInputs, requirements: Requirements | None = None) -> Activations:
-        """What is said about some inputs: features, logits over all classes, labels where all have one."""
+        """Return the activations of some inputs: features, logits over all classes, labels where all have one."""
         labels = part.labels if (part.labels >= 0).all() else None
         if self.network is not None:
             if part.inputs is None:
@@ -78,7 +78,7 @@ class ClassifierUpdate:
         return Activations(self.model.transform(rows), _head_of(self.model), None, labels)
 
     def predict(self, part: LabeledInputs) -> Array:
-        """The class of each input."""
+        """Return the class of each input."""
         return self.activations(part).predictions
 
     def lower_new(self, n_old: int, offsets: Array) -> ClassifierUpdate:
@@ -152,7 +152,7 @@ class ClassifierUpdate:
             )
         import torch
 
-        module = grown(network, len(names), name=stored.config["head"])
+        module = grow_head(network, len(names), name=stored.config["head"])
         state = {name.removeprefix(_MODULE): torch.from_numpy(a.copy()) for name, a in stored.tensors.items()}
         try:
             module.load_state_dict(state)
@@ -248,8 +248,8 @@ class ExtendedNetwork(Network):
         return Network(module, base.layer)
 
 
-def grown(network: Network, n_classes: int, rows: Sequence[Array] = (), name: str | None = None) -> nn.Module:
-    """A copy of the network's module whose last layer has `n_classes` outputs; those it had are as they were.
+def grow_head(network: Network, n_classes: int, rows: Sequence[Array] = (), name: str | None = None) -> nn.Module:
+    """Return a copy of the network's module whose last layer has `n_classes` outputs; those it had are as they were.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ def linear_module(head: Head) -> nn.Linear:
 
 
 def head_name(network: Network) -> str:
-    """The name of the linear layer that is the network's head."""
+    """Return the name of the linear layer that is the network's head."""
     from torch import nn
 
     head, model = network.head, network.model

@@ -74,7 +74,7 @@ class LabeledInputs:
         return LabeledInputs(features, np.concatenate([self.labels, other.labels]), inputs)
 
     def rows(self, space: Space = "auto") -> Array:
-        """The rows to group by: the inputs themselves while they are small, else the features.
+        """Return the rows to group by: the inputs themselves while they are small, else the features.
 
         A network's features have seen the labels: they set known classes apart and press the others together. Small
         inputs still hold what the network has thrown away.
@@ -181,8 +181,8 @@ class KnownSplits:
             f"{len(self.held_out)} held out)"
         )
 
-    def joined(self, pile: LabeledInputs, class_names: tuple[str, ...], seed: int = 0) -> KnownSplits:
-        """With inputs of a pile that were given a class; those without one are left out.
+    def add_groups(self, pile: LabeledInputs, class_names: tuple[str, ...], seed: int = 0) -> KnownSplits:
+        """Return the splits with inputs that were given a class added; those without one are left out.
 
         New classes are divided into the three parts. Inputs of old classes are for training only: the guard took them
         for unknown, so they are no fair sample to calibrate or to measure with.

@@ -14,7 +14,7 @@ import numpy as np
 from offmap.activations import Head
 from offmap.errors import InputError
 from offmap.network import Network
-from offmap.openworld.extended_network import ClassifierUpdate, grown
+from offmap.openworld.extended_network import ClassifierUpdate, grow_head
 from offmap.openworld.inputs import LabeledInputs
 from offmap.registry import Registry
 from offmap.typing import Array
@@ -63,7 +63,7 @@ LEARNERS: Registry[Callable[[LearnerInputs], ClassifierUpdate]] = Registry("lear
 
 
 def class_means_head(features: Array, labels: Array, n_classes: int) -> Head:
-    """The linear rule of classes that share one covariance: w_c = Σ⁻¹μ_c, b_c = −½ μ_cᵀΣ⁻¹μ_c (Fisher 1936).
+    """Fit the linear rule of classes that share one covariance: w_c = Σ⁻¹μ_c, b_c = −½ μ_cᵀΣ⁻¹μ_c (Fisher 1936).
 
     The covariance is shrunk towards a sphere by Ledoit and Wolf's (2004) share, so that few rows are enough.
 
@@ -155,7 +155,7 @@ def finetune(material: LearnerInputs) -> ClassifierUpdate:
     n_classes = len(material.class_names)
     there = network(train.inputs[:1]).n_classes
     means = [train.features[train.labels == label].mean(axis=0) for label in range(there, n_classes)]
-    module = grown(network, n_classes, means)
+    module = grow_head(network, n_classes, means)
     module.requires_grad_(True)
 
     def tell(epoch: int, loss: float) -> None:
@@ -187,7 +187,7 @@ def opencon(material: LearnerInputs) -> ClassifierUpdate:
 
 
 def choose(name: str, network: Network | None, train: LabeledInputs) -> str:
-    """The learner's name; ``"auto"`` trains a torch network further when inputs are there, else a linear head."""
+    """Return the name of the learner; ``"auto"`` trains a torch network further given inputs, else a linear head."""
     if name == "auto":
         can_train = network is not None and network.model is not None and train.inputs is not None
         return "finetune" if can_train else "linear"

@@ -15,7 +15,7 @@ from offmap import store
 from offmap.errors import StoreError
 from offmap.network import Network
 from offmap.network.onnx_backend import OnnxBackend
-from offmap.openworld.extended_network import ClassifierUpdate, ExtendedNetwork, grown, head_name
+from offmap.openworld.extended_network import ClassifierUpdate, ExtendedNetwork, grow_head, head_name
 from offmap.typing import Array
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def restore_network(config: Mapping[str, Any], tensors: Mapping[str, Array], giv
             f"it holds the weights of a {config['class']}, which is not offmap's own; read it with "
             "Deployment.load(path, network=...) and a network of that kind, or deploy an ONNX file"
         )
-    module = grown(given, config["n_classes"], name=config["head"])
+    module = grow_head(given, config["n_classes"], name=config["head"])
     return Network(_with_weights(module, tensors), config["layer"])
 
 

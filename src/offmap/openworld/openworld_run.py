@@ -14,7 +14,14 @@ from offmap.detection import detector as make_detector
 from offmap.discovery import Discovery, Space, choose_space
 from offmap.errors import InputError
 from offmap.network import Network
-from offmap.openworld.decisions import GroupDecision, describe_decisions, match_groups
+from offmap.openworld.decisions import (
+    CLASS_FALL,
+    LEVEL,
+    GroupDecision,
+    describe_decisions,
+    fall_p_value,
+    match_groups,
+)
 from offmap.openworld.deployment import UNKNOWN, Deployment
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.inputs import Space as RowSource
@@ -178,6 +185,8 @@ class OpenWorldRun:
             if row_space is None:
                 row_space = _choose_space(self.origin, kept, space, seed)
             found = propose(self.origin, kept, total, space=space, method=METHOD, seed=seed, row_space=row_space)
+            if n_new == "auto":
+                found = _free_swallowed(self.origin, kept, found)
             labels, names, found, waiting = self._number(found, kept, min_size)
             if not names:
                 raise NothingFoundError(f"no group of at least {min_size} inputs among {len(kept)}; wait for more")
@@ -386,7 +395,7 @@ def begin(
     if features is None and inputs is None:
         raise InputError("give features or inputs, one row per label")
     if features is None and network is None and np.ndim(inputs) > 2:
-        network = trained(inputs, labels, seed, whole=held_out is not None)
+        network = train_cnn(inputs, labels, seed, whole=held_out is not None)
     whole = _labelled(labels, network, features, inputs)
     n_classes = int(whole.labels.max()) + 1
     names = [str(label) for label in range(n_classes)] if class_names is None else class_names
@@ -407,7 +416,7 @@ def begin(
     return start(made, known, network)
 
 
-def trained(pictures: Any, labels: Any, seed: int, whole: bool = False) -> Network:
+def train_cnn(pictures: Any, labels: Any, seed: int, whole: bool = False) -> Network:
     """A small convolutional network for pictures with channels first, trained on what `KnownSplits.split` trains on.
 
     Parameters
@@ -479,6 +488,28 @@ def _choose_space(origin: LearningState, kept: LabeledInputs, space: RowSource, 
     train = origin.known.train
     rows = np.concatenate([train.rows(space), kept.rows(space)])
     return choose_space(rows, np.concatenate([train.labels, np.full(len(kept), UNKNOWN)]), seed)[0]
+
+
+def _free_swallowed(origin: LearningState, kept: LabeledInputs, found: Discovery) -> Discovery:
+    """Part a known class from inputs that grouping put into it but the known classes' own deployment does not.
+
+    A new class that lies close to a known one may be grouped with it. The detector and the classifier of the labelled
+    classes then reject most of what was put there: where that is significantly more than a fifth, those inputs become a
+    group of their own.
+    """
+    first = int((found.given >= 0).sum())
+    own = found.labels[first:]
+    verdicts = origin.judge(kept)
+    rejected = ~verdicts.known | (origin.learned.predict(kept) != own)
+    labels = found.labels.copy()
+    fresh = int(labels.max()) + 1
+    for label in range(len(origin.known.class_names)):
+        inside = own == label
+        lost = int((inside & rejected).sum())
+        if fall_p_value(lost, int(inside.sum()), CLASS_FALL) < LEVEL:
+            labels[first:][inside & rejected] = fresh
+            fresh += 1
+    return found if fresh == int(found.labels.max()) + 1 else found.relabel(labels)
 
 
 def _thin(store: LabeledInputs, seed: int) -> LabeledInputs:

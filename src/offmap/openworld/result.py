@@ -1,4 +1,4 @@
-"""What a round came to: old and new classes before and after, the decision, and a page that shows it."""
+"""The result of a round: old and new classes before and after, the decision, and a page that shows it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Evaluation:
 
 
 def evaluate(state: LearningState, known: KnownSplits, n_old: int) -> Evaluation:
-    """Accuracy and acceptance on the held-out inputs of `known`, whose first `n_old` classes are the old ones."""
+    """Measure accuracy and acceptance on held-out inputs of `known`, whose first `n_old` classes are the old ones."""
     part = known.held_out
     right = state.learned.predict(part) == part.labels
     accepted = state.judge(part).known
@@ -113,7 +113,7 @@ class Round:
         return self.new.known.class_names[self.n_old :]
 
     def to_json(self) -> dict[str, Any]:
-        """The comparison and the decision as plain values."""
+        """Return the comparison and the decision as plain values."""
         return {
             "accepted": self.accepted,
             "reason": self.reason,
@@ -126,7 +126,7 @@ class Round:
         }
 
     def summary(self) -> str:
-        """The outcome in a few lines of text."""
+        """Return the outcome in a few lines of text."""
         lines = [
             f"{len(self.new_names)} new classes beside {self.n_old}: {', '.join(self.new_names)}",
             f"{'accepted' if self.accepted else 'NOT accepted'}: {self.reason}",

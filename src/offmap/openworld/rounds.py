@@ -24,14 +24,14 @@ from offmap.openworld.decisions import (
 from offmap.openworld.inputs import LabeledInputs, Space
 from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress, choose
 from offmap.openworld.result import Round, evaluate
-from offmap.openworld.state import LearningState, refitted, with_features_of
+from offmap.openworld.state import LearningState, read_with_network, refit_detector
 from offmap.typing import Array
 
 MAX_FORGETTING = 0.02
 FALL_AIMED_AT = 0.25  # of what is allowed, when the logits of new classes are lowered on calibration inputs
 MIN_SIZE = 10
 MOST_LABELLED = 5000  # labelled inputs beside which a pile is grouped; more would not move the groups
-METHOD = "spectral"  # what "auto" takes as a rule
+METHOD = "auto"
 
 
 class NothingFoundError(InputError):
@@ -95,8 +95,8 @@ def propose(
     return found
 
 
-def pile_labels(found: Discovery, state: LearningState, min_size: int = MIN_SIZE) -> tuple[Array, dict[int, str]]:
-    """What a proposal says of the pile: a class number per input, -1 for what is not learned, and new classes' names.
+def number_groups(found: Discovery, state: LearningState, min_size: int = MIN_SIZE) -> tuple[Array, dict[int, str]]:
+    """Number the groups of a proposal: a class number per input, -1 for what is not learned, and new classes' names.
 
     Inputs that fall to a known class are false alarms: nobody has said that they are of it, so they are left out.
     New numbers follow the known ones without gaps, the largest group first; smaller groups than `min_size` wait.
@@ -232,7 +232,7 @@ def _learn(task: _Task, pile: LabeledInputs, names: Mapping[int, str]) -> _Attem
     """Learn the classes of a pile beside the known ones, and fit and calibrate a detector for all of them."""
     state, n_old = task.state, task.n_old
     all_names = state.known.class_names + tuple(names[n_old + place] for place in range(len(names)))
-    known = state.known.joined(pile, all_names, task.seed)
+    known = state.known.add_groups(pile, all_names, task.seed)
     task.progress(f"learning {len(names)} new classes", 0.0)
     learned = LEARNERS.get(task.learner)(
         LearnerInputs(
@@ -248,7 +248,7 @@ def _learn(task: _Task, pile: LabeledInputs, names: Mapping[int, str]) -> _Attem
     )
     network = learned.network or state.network
     if learned.network is not None:
-        known = with_features_of(learned.network, known)
+        known = read_with_network(learned.network, known)
     old = known.calibration[known.calibration.labels < n_old]
     own = state.known.calibration
     before = float((state.learned.predict(own) == own.labels).mean())
@@ -263,7 +263,7 @@ def _learn(task: _Task, pile: LabeledInputs, names: Mapping[int, str]) -> _Attem
     if not by_class:  # inputs of a group that do not come back to it would lower the threshold for everything unknown
         clean = (known.calibration.labels < n_old) | (learned.predict(known.calibration) == known.calibration.labels)
         fair = replace(known, calibration=known.calibration[clean])
-    guard = refitted(state.guard, learned, fair, calibration.tpr, by_class)
+    guard = refit_detector(state.guard, learned, fair, calibration.tpr, by_class)
     return _Attempt(pile, dict(names), LearningState(guard, learned, known, network))
 
 
@@ -356,7 +356,7 @@ def run_round(
     (True, ('new 4', 'new 5'))
     """
     found = propose(state, pile, n_new, space=space, method=method, seed=seed)
-    labels, names = pile_labels(found, state, min_size)
+    labels, names = number_groups(found, state, min_size)
     if not names:
         raise NothingFoundError(
             f"no group of at least {min_size} inputs on a pile of {len(pile)}; wait for more, or set min_size"

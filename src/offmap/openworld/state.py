@@ -1,4 +1,4 @@
-"""What is in use between two rounds: a guard, what it stands on, and the labelled inputs it is kept honest with."""
+"""`LearningState`: a detector in use, its classifier, and the labelled inputs that it is tested with."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LearningState:
         return Deployment(self.guard, self.learned.deployable(self.network), self.known.class_names)
 
     def part(self, features: Any = None, inputs: Any = None, labels: Any = None) -> LabeledInputs:
-        """Inputs as a round takes them: the network is run over inputs whose features are not given."""
+        """Return inputs as a round takes them; the network is run over inputs whose features are not given."""
         if features is None:
             if inputs is None or self.network is None:
                 raise InputError("there is no network here to run over inputs; give features")
@@ -52,16 +52,16 @@ class LearningState:
         return LabeledInputs.of(features, labels, inputs)
 
     def judge(self, part: LabeledInputs) -> Verdicts:
-        """What the guard says of some inputs."""
+        """Return the verdicts of the detector on some inputs."""
         return self.guard(self.learned.activations(part, self.guard.requirements))
 
     def flagged(self, part: LabeledInputs) -> LabeledInputs:
-        """Those inputs that the guard calls unknown."""
+        """Return those inputs that the detector calls unknown."""
         return part[~self.judge(part).known]
 
 
 def start(guard: Detector, known: KnownSplits, network: Network | None = None) -> LearningState:
-    """The state before the first round.
+    """Make the state before the first round.
 
     Parameters
     ----------
@@ -95,14 +95,16 @@ def start(guard: Detector, known: KnownSplits, network: Network | None = None) -
         raise InputError(f"the network knows {head.n_classes} classes, the labelled inputs {len(names)}")
     learned = ClassifierUpdate(names, head)
     if not guard.is_fitted:
-        guard = refitted(guard, learned, known, 0.95, by_class=False)
+        guard = refit_detector(guard, learned, known, 0.95, by_class=False)
     elif guard.calibration is None:
         raise InputError(f"{guard}: it has no threshold; calibrate it first")
     return LearningState(guard, learned, known, network)
 
 
-def refitted(guard: Detector, learned: ClassifierUpdate, known: KnownSplits, tpr: float, by_class: bool) -> Detector:
-    """A guard of the same kind, with the parameters that were chosen, fitted and calibrated anew."""
+def refit_detector(
+    guard: Detector, learned: ClassifierUpdate, known: KnownSplits, tpr: float, by_class: bool
+) -> Detector:
+    """Fit and calibrate a detector of the same kind anew, with the parameters that were chosen."""
     from offmap.detection import detector
 
     made = detector(guard.chosen)
@@ -110,8 +112,8 @@ def refitted(guard: Detector, learned: ClassifierUpdate, known: KnownSplits, tpr
     return made.calibrate(learned.activations(known.calibration, made.requirements), tpr=tpr, by_class=by_class)
 
 
-def with_features_of(network: Network, known: KnownSplits) -> KnownSplits:
-    """The same labelled inputs, read by another network."""
+def read_with_network(network: Network, known: KnownSplits) -> KnownSplits:
+    """Return the same labelled inputs with features of another network."""
 
     def features(part: LabeledInputs) -> Array:
         return np.asarray(network.extract(part.inputs, progress=False).features)

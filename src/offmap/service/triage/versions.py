@@ -10,7 +10,7 @@ import offmap
 from offmap import store
 from offmap.errors import StoreError
 from offmap.openworld import ClassifierUpdate, Deployment, KnownSplits, LabeledInputs, LearningState, Round
-from offmap.openworld.state import with_features_of
+from offmap.openworld.state import read_with_network
 from offmap.service.triage.inputs import clone_network
 from offmap.service.triage.journal import Journal, Version
 
@@ -111,8 +111,8 @@ def load_state(store_dir: Path, journal: Journal, number: int, first: LearningSt
         learned = ClassifierUpdate.load(folder, first.network)
         stored = store.load(folder / "pile.offmap", "pile")
         part = LabeledInputs.of(stored.tensors["features"], stored.tensors["labels"], stored.tensors.get("inputs"))
-        known: KnownSplits = state.known.joined(part, tuple(stored.config["class_names"]), stored.config["seed"])
+        known: KnownSplits = state.known.add_groups(part, tuple(stored.config["class_names"]), stored.config["seed"])
         if learned.network is not None:
-            known = with_features_of(learned.network, known)
+            known = read_with_network(learned.network, known)
         state = LearningState(offmap.load(folder / "guard.offmap"), learned, known, learned.network or state.network)
     return state
