@@ -31,7 +31,7 @@ RESULTS = Path(__file__).with_name("results") / "auto.json"
 SINGLE = (
     "msp", "maxlogit", "energy", "entropy", "gen", "kl_matching", "openmax", "react(90)|energy", "react(95)|energy",
     "react(99)|energy", "dice(0.7)|energy", "ash_s(90)|energy", "scale(85)|energy", "lts(95)|energy", "vra|energy",
-    "mahalanobis", "mahalanobis(0.1)", "mahalanobis_pp", "rmds", "rmds_pp", "ssd", "gmm(1)", "knn(1)", "knn(10)",
+    "mahalanobis", "mahalanobis(0.1)", "mahalanobis_pp", "rmds", "rmds_pp", "gmm(1)", "knn(1)", "knn(10)",
     "knn(50)", "knn(10, normalize=false)", "nnguide(10, alpha=1.0)", "vim", "residual", "pca",
     "pnml", "neco", "she", "fdbd", "nci", "cadref", "nac", "grood", "gradnorm",
 )  # fmt: skip

@@ -49,6 +49,12 @@ def test_the_page_of_methods_is_what_the_registry_says() -> None:
     assert done.returncode == 0, "docs/reference/methods.md is out of date: run python docs/gen_methods.py"
 
 
+def test_the_page_which_method_follows_the_results() -> None:
+    code = "import gen_which; raise SystemExit(gen_which.PAGE.read_text() != gen_which.page())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", check=False)
+    assert done.returncode == 0, "docs/which-method.md is out of date: run python docs/gen_which.py"
+
+
 def resolve(name: str) -> object:
     """The module, class or function of a dotted name."""
     parts = name.split(".")

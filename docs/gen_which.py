@@ -1,0 +1,69 @@
+"""Fill the tables of docs/which-method.md from the committed results: ``python docs/gen_which.py``.
+
+A table stands between ``<!-- table: name -->`` and ``<!-- end -->``; all else on the page is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filled import filled
+
+PAGE = Path(__file__).with_name("which-method.md")
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "auto.json"
+WORDS = {"auto": "`auto`", "auto(fast)": "`auto(fast)`", "noise": "one method, chosen on noise"}
+FIXED = 5  # single methods that are listed, the best ones by mean AUROC
+
+
+def pairs_table(held: dict[str, Any], part: str) -> str:
+    """Pairs by what was measured: FPR95 / AUROC."""
+    lines = [
+        ["network", "unknown inputs", "`auto`", "`auto(fast)`", "best single method in hindsight", "chosen on noise"]
+    ]
+    for row in held[part]["pairs"]:
+        best = row["best"]
+        cells = [f"{row[name]['fpr95']:.1f} / {row[name]['auroc']:.2f}" for name in ("auto", "auto(fast)")]
+        hindsight = f"{best['fpr95']:.1f} (`{_text(best['by'][1])}`) / {best['auroc']:.2f} (`{_text(best['by'][0])}`)"
+        noise = f"{row['noise']['fpr95']:.1f} / {row['noise']['auroc']:.2f} (`{_text(row['noise']['chosen'])}`)"
+        lines.append([row["network"], row["unknown"], *cells, hindsight, noise])
+    return _table(lines)
+
+
+def regrets_table(held: dict[str, Any], part: str) -> str:
+    """Mean and worst regret of auto, of noise validation and of the best fixed methods."""
+    found = held[part]["regrets"]
+    pairs = found["auto"]["pairs"]
+    single = [name for name, regret in found.items() if name not in WORDS and regret["pairs"] == pairs]
+    lines = [["", "mean AUROC lost", "worst", "mean FPR95 lost", "worst", "ahead of hindsight"]]
+    for name in [*WORDS, *sorted(single, key=lambda name: found[name]["auroc"])[:FIXED]]:
+        regret = found[name]
+        numbers = [f"{regret[key]:.2f}" for key in ("auroc", "worst_auroc", "fpr95", "worst_fpr95")]
+        lines.append([WORDS.get(name, f"`{_text(name)}`"), *numbers, f"{regret['ahead']:.0%}"])
+    return _table(lines)
+
+
+def _text(spec: str) -> str:
+    return spec.replace("|", "\\|")
+
+
+def _table(lines: list[list[str]]) -> str:
+    rows = [lines[0], ["---", *["--:"] * (len(lines[0]) - 1)], *lines[1:]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def table(held: dict[str, Any], name: str) -> str:
+    """The table of that name: ``pairs-report``, ``regrets-development`` and so on."""
+    kind, _, part = name.partition("-")
+    return {"pairs": pairs_table, "regrets": regrets_table}[kind](held, part)
+
+
+def page() -> str:
+    """The page as it should be."""
+    return filled(PAGE, {"table": partial(table, json.loads(RESULTS.read_text()))})
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
