@@ -159,7 +159,9 @@ class OpenWorldSplit:
         (20, 4, True)
         """
         if len(self.known) < 2:
-            raise InputError(f"{self!r}.pretend: two known classes are needed, one to stay known and one to play novel")
+            raise InputError(
+                f"{self!r}.hide_classes: two known classes are needed, one to stay known and one to play novel"
+            )
         some = int(np.clip(round(share * len(self.known)), 1, len(self.known) - 1))
         rng = np.random.default_rng([seed, _CLASSES])
         kept = np.sort(rng.permutation(self.known)[:some])

@@ -4,6 +4,7 @@
 learns them; mixing rows in pairs keeps it from learning the groups' errors by heart. Its logits are a space in
 which classes are rounder than in the inputs: the rows are grouped again in the logits of the last networks beside the
 eigenvectors of the neighbour graph, labelled rows held in their classes, and the next network starts afresh with these.
+docs/learning-results.md shows what that gains, and where it gains nothing.
 """
 
 from __future__ import annotations
