@@ -1,9 +1,9 @@
 """Networks with known inputs and the unknown sets that they meet, for `auto.py`: pictures, sentences, tables.
 
 What ``auto`` rests on (families, weights, the combination) was decided on networks in `DEVELOPMENT`; those in `REPORT`
-were looked at only to report. The CIFAR-100 DenseNet, BANKING77 and the table of wines were first meant for the report. A
-first version did badly on the former two, so its weights were set again with them, and standardised neighbours were added
-because of the last; so they count as development.
+were looked at only to report. The CIFAR-100 DenseNet, BANKING77 and the table of wines were first meant for the report.
+A first version did badly on the former two, so its weights were set again with them, and standardised neighbours were
+added because of the last; so they count as development.
 """
 
 from __future__ import annotations
