@@ -34,9 +34,10 @@ GRAPH_ROWS = 30_000  # a graph is built over so many rows at most, the others fo
 SMALLEST = 4  # rows of a group that counts as a class
 CLEARLY = 0.02  # tighter, in `association`
 AS_GOOD = 0.02  # the accuracy on hidden classes that joins may fall behind and still be trusted
-MERGED = 0.5  # the log-odds that two finished groups need to become one, unless hidden classes say otherwise
-LIMITS = (-3.0, -2.0, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-HOLD = 0.005  # how strongly the limit is held there, in accuracy per unit
+MERGED = 0.5  # the log-odds that two finished groups need to become one
+ENOUGH_KNOWN = 5  # classes to learn from how strongly two classes are linked
+LINKED = 0.9  # the share of known classes whose strongest link to another one is weaker than a merge asks for
+DOUBT = 2  # classes that are taken to be whole, beside those looked at
 INTERVAL = 1.0  # by how much the merge test is shifted to both sides for the interval
 
 
@@ -120,9 +121,12 @@ class _Problem:
         """Groups when their number is not known, the interval of that number, and the numbers on the way."""
         first = self.joined(self.shift)
         k = int(first.max()) + 1
-        limit, trusted = self.rehearse(k)
+        splits, trusted = self.rehearse(k)
         best = self.best(k, first, trusted)
-        merged = merge_groups(self.graph, best, self.n_known, limit=limit)
+        merged = merge_groups(self.graph, best, self.n_known)
+        if splits is not None:
+            wanted = self.n_known + round((k - self.n_known) / splits)
+            merged = merge_groups(self.graph, merged, self.n_known, max(wanted, 1))
         k = int(merged.max()) + 1
         if k <= best.max():
             best = self.best(k, merged, trusted)
@@ -134,26 +138,36 @@ class _Problem:
         start = self.joined_to(k)
         return self.best(k, start, start is not None and self.rehearse(k)[1])
 
-    def rehearse(self, k: int) -> tuple[float, bool]:
-        """Hide half of the known classes and look for them: the best limit for merges, and whether joins do well."""
+    def rehearse(self, k: int) -> tuple[float | None, bool]:
+        """Hide half of the known classes and look for them.
+
+        Returns into how many groups a class falls on average, `None` for one or not known; and whether joined groups
+        find the hidden classes as well as k-means does.
+        """
         labelled = np.flatnonzero(self.codes >= 0)
         if self.n_known < FEWEST_CLASSES or k <= self.n_known:
-            return MERGED, True
+            return None, True
         given, shown = hide_classes(self.codes[labelled], self.seed)
         codes = np.full(len(self.codes), -1)
         codes[labelled] = np.where(given >= 0, np.searchsorted(shown, given), -1)
         trial = _Problem(self.near, codes, len(shown), self.seed, (self.graph, self.tree))
         hidden = labelled[given < 0]
+        truth = self.codes[hidden]
 
         def right(found: Labels) -> float:
-            truth = self.codes[hidden]
             both = [open_world_accuracy(truth, found[hidden], (), how).all for how in ("v2", "v2-balanced")]
             return float(np.mean(both))
 
         found, start = trial.best(k, None), trial.joined_to(k)
         trusted = start is not None and right(start) > right(found) - AS_GOOD
-        scores = [right(merge_groups(self.graph, found, len(shown), limit=limit)) for limit in LIMITS]
-        return LIMITS[int(np.argmax(np.array(scores) - HOLD * np.abs(np.array(LIMITS) - MERGED)))], trusted
+        novel = hidden[~np.isin(truth, shown)]
+        held = np.bincount(found[novel], minlength=k)[len(shown) :].astype(np.float64)
+        share = held / np.maximum(np.bincount(found, minlength=k)[len(shown) :], 1)
+        order = np.argsort(share, kind="stable")
+        usual = share[order][np.searchsorted(np.cumsum(held[order]), held.sum() / 2)] if held.any() else 0.0
+        groups = int((share > usual / 3).sum())
+        splits = (groups + DOUBT) / (self.n_known - len(shown) + DOUBT)
+        return (splits if splits > 1 else None), trusted
 
     def joined(self, shift: float) -> Labels:
         """Groups from the tree of joins, known classes first; rows of tiny groups follow their neighbours."""
@@ -243,7 +257,7 @@ def follow_neighbors(graph: Matrix, labels: Labels, free: Labels, rounds: int = 
     return labels
 
 
-def merge_groups(graph: Matrix, labels: Labels, n_known: int, k: int | None = None, limit: float = MERGED) -> Labels:
+def merge_groups(graph: Matrix, labels: Labels, n_known: int, k: int | None = None) -> Labels:
     """Merge the two groups that look most like one class, again and again; two known classes never meet.
 
     Parameters
@@ -255,15 +269,17 @@ def merge_groups(graph: Matrix, labels: Labels, n_known: int, k: int | None = No
     n_known
         The number of known classes.
     k
-        Stop at so many groups; `None` to stop when no two look like one class.
-    limit
-        The log-odds from which two groups look like one class.
+        Stop at so many groups; `None` to stop when no two look like one class. Five or more known classes tell how
+        strongly two classes can be linked and still be two.
     """
     sizes = np.bincount(labels, minlength=n_known).astype(np.float64)
     inside = _members(labels, np.ones(len(labels), bool), len(sizes))
     links = (inside.T @ graph @ inside).toarray() / max(float(graph.sum()) / len(labels), 1e-300)
     odds = one_class_odds(links, np.minimum(sizes[:, None], sizes), np.maximum(sizes[:, None], sizes))
     np.fill_diagonal(odds, -np.inf)
+    limit = MERGED
+    if n_known >= ENOUGH_KNOWN:
+        limit = max(limit, float(np.quantile(odds[:n_known, :n_known].max(axis=1), LINKED)))
     odds[:n_known, :n_known] = -np.inf
     target = np.arange(len(sizes))
     left = len(sizes)
