@@ -18,7 +18,7 @@ from offmap.graph.adjacency import Matrix
 
 # The log-odds that two sides of a join are one class: LINK · log(weight between them, in mean degrees)
 # + SMALLER · log(rows of the smaller side) + LARGER · log(rows of the larger) + CONSTANT. Fitted once by logistic
-# regression on joins of the development problems in benchmarks/uneven.py (seeds 0 and 1).
+# regression on joins of the problems in benchmarks/uneven.py with seed 0, true classes known.
 LINK, SMALLER, LARGER, CONSTANT = 2.17, -0.97, -0.61, 5.23
 TRUSTED = 3  # a side with fewer rows has too few links for a test
 UNTESTED = 4.0  # the log-odds of a join that cannot be tested
