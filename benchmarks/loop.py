@@ -3,7 +3,7 @@
 Digits: a small network that knows six digits meets the others, all in one round or one per round. Streams: half of the
 classes are known and half of their rows labelled; the rest, with out-of-scope queries where the set has them, comes in
 over several rounds. Beside it stands `offmap.discover`, given everything at once. Test inputs are of all classes;
-nothing is learned or chosen from them or from the true classes of the stream.
+nothing is learned from them or from the true classes of the stream. docs/howto/loop.md says what was chosen on what.
 
     python benchmarks/loop.py                # all cases; --seeds 3 for fewer; --limit 1 for one more run; --show
     python benchmarks/loop.py --only clinc150
