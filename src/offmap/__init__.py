@@ -20,6 +20,7 @@ _HOMES = {
     "compare": "offmap.detection.evaluate",
     "discover": "offmap.discovery",
     "export": "offmap.deploy",
+    "guard": "offmap.deploy",
     "learn": "offmap.learning",
 }
 _PACKAGES = (
@@ -34,12 +35,15 @@ _KINDS = {
     "open-world-model": "offmap.learning:OpenWorldModel",
 }
 
-__all__ = ["Activations", "Detector", "Head", "Network", "compare", "detector", "discover", "export", "learn", "load"]
+__all__ = [
+    "Activations", "Detector", "Head", "Network", "compare", "detector", "discover", "export", "guard", "learn", "load",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from offmap.activations import Activations as Activations
     from offmap.activations import Head as Head
     from offmap.deploy import export as export
+    from offmap.deploy import guard as guard
     from offmap.detection import Detector as Detector
     from offmap.detection import detector as detector
     from offmap.detection.evaluate import compare as compare

@@ -85,7 +85,7 @@ def test_extract_pictures_then_fit_score_and_compare(run, folder):
     expected = module.make()(torch.tensor((first - 0.5) / 0.25, dtype=torch.float32))
     np.testing.assert_allclose(acts.logits[:1], expected.detach().numpy(), atol=1e-5)
 
-    assert run("fit", "energy", "acts", "--out", "guard.offmap").exit_code == 0
+    assert run("fit", "acts", "energy", "--out", "guard.offmap").exit_code == 0
     scored = run("score", "guard.offmap", "acts", "--json")
     assert len(json.loads(scored.stdout)["score"]) == 10
     direct = run("score", "guard.offmap", "pictures", "--model", model, "--mean", ".5", "--std", ".25", "--json")
@@ -96,7 +96,7 @@ def test_extract_pictures_then_fit_score_and_compare(run, folder):
 def test_fit_calibrate_and_score_features(run, folder, suffix):
     path, _ = folder
     result = run(
-        "fit", "react(90)|energy", "known.npz", "--head", "head.npz", "--calibrate", "val.npz", "--tpr", ".9",
+        "fit", "known.npz", "react(90)|energy", "--head", "head.npz", "--calibrate", "val.npz", "--tpr", ".9",
         "--out", "guard.offmap", "--json",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -144,7 +144,7 @@ def test_noise_stands_in_for_outliers(run, folder):
     assert run("extract", "pictures", "--model", model, "--noise", 20, "--to", "noise").exit_code == 0
     assert len(offmap.Activations.open(path / "noise")) == 20
     fitted = run(
-        "fit", "react(auto)|energy", "pictures", "--model", model, "--val", "pictures", "--noise", 30,
+        "fit", "pictures", "react(auto)|energy", "--model", model, "--val", "pictures", "--noise", 30,
         "--out", "guard.offmap", "--json",
     )  # fmt: skip
     assert fitted.exit_code == 0, fitted.output
@@ -168,7 +168,7 @@ def test_explain_says_what_the_theory_finds(run, folder):
 def test_methods_that_ask_for_more_than_one_pass(run, folder):
     _, model = folder
     words = ["--model", model]
-    assert run("fit", "odin", "pictures", *words, "--out", "odin.offmap").exit_code == 0
+    assert run("fit", "pictures", "odin", *words, "--out", "odin.offmap").exit_code == 0
     direct = run("score", "odin.offmap", "pictures", *words, "--json")
     for asked, to in [("odin, mahalanobis", "before"), ("odin.offmap", "after")]:
         assert run("extract", "pictures", *words, "--for", asked, "--to", to).exit_code == 0
@@ -231,11 +231,11 @@ def test_lists_and_help_name_what_is_registered(run):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["fit", "nonsense", "known.npz", "--out", "g.offmap"], "there is no method 'nonsense'"),
-        (["fit", "react(190)|energy", "known.npz", "--out", "g.offmap"], "react"),
-        (["fit", "energy", "nowhere.npz", "--out", "g.offmap"], "nowhere.npz: there is no such file"),
-        (["fit", "energy", "known.npz", "--out", "g.offmap"], "logits"),
-        (["fit", "energy", "known.npz", "--head", "head.npz", "--out", "no/where/g.offmap"], "does not exist"),
+        (["fit", "known.npz", "nonsense", "--out", "g.offmap"], "there is no method 'nonsense'"),
+        (["fit", "known.npz", "react(190)|energy", "--out", "g.offmap"], "react"),
+        (["fit", "nowhere.npz", "energy", "--out", "g.offmap"], "nowhere.npz: there is no such file"),
+        (["fit", "known.npz", "energy", "--out", "g.offmap"], "logits"),
+        (["fit", "known.npz", "energy", "--head", "head.npz", "--out", "no/where/g.offmap"], "does not exist"),
         (["score", "known.npz", "known.npz"], "known.npz"),
         (["extract", "pictures", "--to", "acts"], "--model"),
         (["extract", "pictures", "--model", "MODULE:nothing", "--to", "acts"], "has no 'nothing'"),
@@ -272,7 +272,7 @@ def test_damaged_pictures_are_skipped_on_request_and_counted(run, folder):
     assert json.loads(skipped.stdout)["inputs"] == 9
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["fit"], ["fit", "energy", "x.npz", "--tpr", "much", "--out", "y"]])
+@pytest.mark.parametrize("words", [["nonsense"], ["fit"], ["fit", "x.npz", "energy", "--tpr", "much", "--out", "y"]])
 def test_wrong_usage_exits_2(run, words):
     assert run(*words).exit_code == 2
 
@@ -287,7 +287,7 @@ def test_help_and_version_load_nothing_heavy():
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("demo", "extract", "fit", "score", "compare", "explain", "methods"):
+    for command in ("demo", "extract", "fit", "compare", "score", "explain", "methods"):
         assert command in done.stdout
     version = subprocess.run([sys.executable, "-m", "offmap.cli", "--version"], capture_output=True, text=True)
     assert version.stdout.strip() == offmap.__version__

@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
     (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
     model = f"{name}:make"
     code, _, error = call(
-        "fit", "react(90)|energy", "known.npz", "--out", "guard.offmap", "--calibrate", "held.npz", "--model", model
+        "fit", "known.npz", "react(90)|energy", "--out", "guard.offmap", "--calibrate", "held.npz", "--model", model
     )
     assert code == 0, error
     return tmp_path, model

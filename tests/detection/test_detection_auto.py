@@ -402,15 +402,18 @@ def test_the_tail_goes_on_where_fishers_ends() -> None:
     threshold = held_out[count - 1]
     scale = np.mean(threshold - held_out[:count])
 
+    values = np.log(np.arange(1, 201) / 201)
+
     def expected(score: float) -> float:
         if score < threshold:
-            return max(np.log((count + 1) / 201) - (threshold - score) / scale, LOWEST)
-        at_most = int((held_out <= score).sum())
-        return float(np.log((at_most + 1) / 201)) if at_most < 200 else float(np.log(200.5 / 201))
+            return max(values[count - 1] - (threshold - score) / scale, LOWEST)
+        return float(np.interp(score, held_out, values))
 
     np.testing.assert_allclose(got, [expected(score) for score in queries])
     assert got[0] == LOWEST
     assert got[1] < got[2] < got[3] < got[4] < got[5]
+    near = combine({0: torch.from_numpy(held_out - 1e-9)}).numpy()
+    np.testing.assert_allclose(near, combine({0: torch.from_numpy(held_out)}).numpy(), atol=1e-4)  # no steps
 
 
 def test_a_tail_of_ties_is_as_unlikely_as_can_be() -> None:

@@ -35,7 +35,7 @@ def test_shards_fit_and_score_as_one(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     for number, part in enumerate(np.split(features, 3)):
         np.savez(tmp_path / "shards" / f"{number}.npz", features=part)
-    run("fit", "react(90)|knn(5)", "shards", "--out", "guard.offmap", "--engine", "ray", cwd=tmp_path)
+    run("fit", "shards", "react(90)|knn(5)", "--out", "guard.offmap", "--engine", "ray", cwd=tmp_path)
     made = run("score", "guard.offmap", "shards", "--out", "scores", "--engine", "ray", cwd=tmp_path)
     alone = offmap.detector("react(90)|knn(5)").fit(features)
     scores = [pq.read_table(file)["score"].to_numpy() for file in made["files"]]

@@ -26,6 +26,7 @@ from offmap.errors import InputError
 from offmap.network import Network
 
 METHODS = (
+    "auto",
     "msp",
     "maxlogit",
     "energy",
@@ -46,7 +47,7 @@ METHODS = (
     "fdbd",
     "knn(auto)",
 )
-GUARD = "knn(auto)"
+GUARD = "auto"
 NOISE = 300
 EPOCHS = 12
 WIDTH = 24

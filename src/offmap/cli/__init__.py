@@ -12,12 +12,28 @@ from typing import Any
 
 import typer
 
-from offmap.cli import bench, compare, demo, discover, explain, export, extract, fit, learn, loop, methods, score, serve
+from offmap.cli import (
+    bench,
+    compare,
+    demo,
+    discover,
+    explain,
+    export,
+    extract,
+    fit,
+    guard,
+    learn,
+    loop,
+    methods,
+    score,
+    serve,
+)
 from offmap.cli.registered import RegistryCommand
 from offmap.errors import OffmapError
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
+    "guard": guard.guard,
     "extract": extract.extract,
     "fit": fit.fit,
     "score": score.score,

@@ -12,10 +12,12 @@ from offmap.cli.options import InputOptions, Json, wanted, with_inputs
 
 @with_inputs
 def compare(
-    detectors: Annotated[str, typer.Argument(help='Separated by commas: "msp, react(90)|energy, knn(50)".')],
     known: Annotated[Path, typer.Option(help="Known inputs to fit on.")],
     id_test: Annotated[Path, typer.Option(help="Known inputs to test on.")],
     inputs: InputOptions,
+    detectors: Annotated[
+        str, typer.Argument(help='Separated by commas: "auto, msp, knn(10)".')
+    ] = "auto, msp, energy, react(95)|energy, dice(0.7)|energy, mahalanobis, vim, knn(10)",
     ood: Annotated[
         list[str] | None, typer.Option(help="Unknown inputs to test on, as name=path; repeat for more, or leave out.")
     ] = None,

@@ -12,10 +12,12 @@ from offmap.cli.options import Engine, InputOptions, Json, Workers, on_ray, show
 
 @with_inputs
 def fit(
-    detector: Annotated[str, typer.Argument(help='Such as "react(90)|energy"; see offmap methods.')],
     known: Annotated[Path, typer.Argument(help="Known inputs: a folder of offmap extract, or .npz/.npy/.parquet.")],
     out: Annotated[Path, typer.Option(help="The guard's file, such as guard.offmap.")],
     inputs: InputOptions,
+    detector: Annotated[
+        str, typer.Argument(help='auto chooses from the known inputs; or such as "knn(10)", see offmap methods.')
+    ] = "auto",
     calibrate: Annotated[
         Path | None, typer.Option(help="Held-out known inputs to set the threshold on, with a guarantee.")
     ] = None,

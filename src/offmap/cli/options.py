@@ -136,6 +136,17 @@ class InputOptions:
             return data.read_activations(source, None if self.head is None else data.read_head(self.head))
         return self.network().extract(self.batches(source), requirements=requirements, device=self.device)
 
+    def raw(self, source: Path) -> Any:
+        """Return the data as batches for the network, or as activations when no network is named."""
+        return self.activations(source) if self.model is None else self.batches(source)
+
+    def class_names(self, source: Path) -> tuple[str, ...] | None:
+        """Return the names of the sub-folders that a folder of pictures has, in order; `None` for other data."""
+        if self.model is None or not source.is_dir():
+            return None
+        folder = self.batches(source).inputs
+        return tuple(getattr(folder, "classes", ())) or None
+
     def source(self) -> Source:
         """The same for workers elsewhere. Pictures must be ready for the network: options for them stay here."""
         from offmap import data

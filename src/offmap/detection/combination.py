@@ -262,17 +262,34 @@ class _Transformed:
         p[-1] = (n + 0.5) / (n + 1)  # at 1 the normal and the Cauchy quantile are infinite
         self.values = transform(p)
         self.rows = fill_rows(held_out)
-        self.tail: tuple[Tensor, Tensor, Tensor] | None = None
-        if tail is not None:
-            below = int((held_out <= tail[0]).sum())
-            # where ties leave no tail, a score below them all is as unlikely as can be
-            scale = tail[1] if tail[1] > 0 else torch.full_like(tail[1], torch.finfo(torch.float64).tiny)
-            self.tail = tail[0].clone(), scale.clone(), self.values[min(below, n)].clone()
+        self.tail = None if tail is None else _Tail(held_out, self.values, tail)
 
     def __call__(self, score: Tensor) -> Tensor:
-        counts = count_at_most(self.rows, self.rows[:, 0], score).clamp(max=len(self.values) - 1)
-        values = self.values[counts]
-        if self.tail is not None:
-            threshold, scale, top = self.tail
-            values = torch.where(score < threshold, (top - (threshold - score) / scale).clamp(min=LOWEST), values)
+        counts = count_at_most(self.rows, self.rows[:, 0], score)
+        values = self.values[counts.clamp(max=len(self.values) - 1)] if self.tail is None else self.tail(score, counts)
         return torch.where(score == score, values, torch.nan)
+
+
+class _Tail:
+    """log p as a continuous function: straight lines between held-out scores, an exponential law below them.
+
+    Steps would make the rounding of a score that equals a held-out one matter as much as the whole step.
+    """
+
+    def __init__(self, held_out: Tensor, values: Tensor, tail: Tensor) -> None:
+        self.knots, self.values = held_out, values[:-1]
+        self.last = len(held_out) - 1
+        self.threshold = tail[0].clone()
+        # where ties leave no tail, a score below them all is as unlikely as can be
+        self.scale = torch.where(tail[1] > 0, tail[1], torch.finfo(torch.float64).tiny)
+        below = int((held_out <= tail[0]).sum())
+        self.top = self.values[min(max(below - 1, 0), self.last)].clone()
+
+    def __call__(self, score: Tensor, counts: Tensor) -> Tensor:
+        """Return log p of scores, given how many held-out ones are at most each."""
+        left = (counts - 1).clamp(0, self.last)
+        right = (left + 1).clamp(max=self.last)
+        share = torch.nan_to_num((score - self.knots[left]) / (self.knots[right] - self.knots[left]), 0.0, 0.0, 0.0)
+        line = self.values[left] + share.clamp(0, 1) * (self.values[right] - self.values[left])
+        below = (self.top - (self.threshold - score) / self.scale).clamp(min=LOWEST)
+        return torch.where(score < self.threshold, below, line)

@@ -1,0 +1,62 @@
+"""`offmap guard`: from a model and its known inputs to a guard, in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offmap.cli.options import InputOptions, Json, show, with_inputs
+
+
+@with_inputs
+def guard(
+    known: Annotated[
+        Path,
+        typer.Option(
+            help="Known inputs: a folder of pictures (sub-folders are classes), .npz, .npy, .parquet, or what offmap "
+            "extract wrote."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write: guard.offmap, report.html, guarded.onnx.")],
+    inputs: InputOptions,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(help="Known inputs that the network was not trained on, to set and check the threshold."),
+    ] = None,
+    unknown: Annotated[
+        Path | None, typer.Option(help="Examples of unknown inputs, to report on; nothing is chosen on them.")
+    ] = None,
+    detector: Annotated[str, typer.Option(help="The detector; auto chooses from known inputs alone.")] = "auto",
+    tpr: Annotated[float, typer.Option(help="The share of known inputs to accept.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Of the division of the known inputs.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Choose a detector for a model, set its threshold, check it, and write guard, report and ONNX graph."""
+    from offmap.deploy import build_guard, write_guard
+
+    evidence = build_guard(
+        None if inputs.model is None else inputs.network(),
+        inputs.raw(known),
+        held_out=None if held_out is None else inputs.raw(held_out),
+        unknown=None if unknown is None else inputs.raw(unknown),
+        detector=detector,
+        tpr=tpr,
+        class_names=inputs.class_names(known),
+        device=inputs.device,
+        seed=seed,
+    )
+    files = write_guard(evidence, out)
+    deployment = evidence.deployment
+    result = {
+        "detector": deployment.detector.chosen,
+        "tpr": tpr,
+        "fitted": evidence.n_fitted,
+        "calibrated": evidence.n_calibrated,
+        "false_alarms": evidence.false_alarms,
+        "accuracy": evidence.accuracy,
+        "unknown_flagged": {name: float((~found.known).mean()) for name, found in evidence.unknown.items()},
+        "files": files,
+    }
+    show(result, as_json, "\n".join([str(evidence), *(f"{name}: {said}" for name, said in files.items())]))
