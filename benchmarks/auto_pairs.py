@@ -3,7 +3,8 @@
 What ``auto`` rests on (families, weights, the combination) was decided on networks in `DEVELOPMENT`; those in `REPORT`
 were looked at only to report. The CIFAR-100 DenseNet, BANKING77 and the table of wines were first meant for the report.
 A first version did badly on the former two, so its weights were set again with them, and standardised neighbours were
-added because of the last; so they count as development.
+added because of the last; so they count as development. Fashion-MNIST was in sight when two candidates of a family with
+equal weights took the place of one with a weight of its own, and counts as development too.
 """
 
 from __future__ import annotations
@@ -323,11 +324,11 @@ DEVELOPMENT: dict[str, Callable[[], World]] = {
     "wine, table": lambda: _bunch(datasets.load_wine, table, [0, 1], True),
     "breast cancer, table": lambda: _bunch(datasets.load_breast_cancer, table, [1], False),
     "made table, MLP": made_table,
+    "Fashion-MNIST, CNN": fashion,
     "Caltech-101 on ResNet-50": partial(on_resnet, "caltech101", 60, {"textures": "dtd10"}),
 }
 REPORT: dict[str, Callable[[], World]] = {
     "ImageNet ResNet-50": imagenet,
-    "Fashion-MNIST, CNN": fashion,
     "textures on ResNet-50": partial(on_resnet, "dtd10", 7, {"Caltech-101": "caltech101"}),
     "digits, CNN": digits_on_cnn,
 }

@@ -13,6 +13,7 @@ from typing import Any
 from filled import filled
 
 PAGE = Path(__file__).with_name("which-method.md")
+README = Path(__file__).parents[1] / "README.md"
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "auto.json"
 WORDS = {"auto": "`auto`", "auto(fast)": "`auto(fast)`", "noise": "one method, chosen on noise"}
 FIXED = 5  # single methods that are listed, the best ones by mean AUROC
@@ -45,6 +46,14 @@ def regrets_table(held: dict[str, Any], part: str) -> str:
     return _table(lines)
 
 
+def short_table(held: dict[str, Any], part: str) -> str:
+    """The first lines for the README: auto, the best fixed methods and the choice on noise, means only."""
+    lines = [row.split(" | ") for row in regrets_table(held, part).splitlines()[2:]]
+    rows = [[row[0].strip("| "), row[1], row[3]] for row in lines]
+    chosen = [row for row in rows if row[0] != WORDS["auto(fast)"]][:4]
+    return _table([["", "mean AUROC lost", "mean FPR95 lost"], *chosen])
+
+
 def _text(spec: str) -> str:
     return spec.replace("|", "\\|")
 
@@ -57,13 +66,14 @@ def _table(lines: list[list[str]]) -> str:
 def table(held: dict[str, Any], name: str) -> str:
     """The table of that name: ``pairs-report``, ``regrets-development`` and so on."""
     kind, _, part = name.partition("-")
-    return {"pairs": pairs_table, "regrets": regrets_table}[kind](held, part)
+    return {"pairs": pairs_table, "regrets": regrets_table, "short": short_table}[kind](held, part)
 
 
-def page() -> str:
-    """The page as it should be."""
-    return filled(PAGE, {"table": partial(table, json.loads(RESULTS.read_text()))})
+def page(path: Path = PAGE) -> str:
+    """A page as it should be."""
+    return filled(path, {"table": partial(table, json.loads(RESULTS.read_text()))})
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for made in (PAGE, README):
+        made.write_text(page(made))

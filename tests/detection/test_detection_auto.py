@@ -289,17 +289,18 @@ def test_weights_follow_the_evidence() -> None:
     judged = [
         Evidence("knn(10)", "neighbours", 0.99, 0.97),
         Evidence("knn(50)", "neighbours", 0.95, 0.97),
+        Evidence("knn(1)", "neighbours", 0.94, 0.97),
         Evidence("msp", "logits", 0.97, 0.95),
         Evidence("rmds", "gaussians", 0.14, 0.3),
         Evidence("vim", "subspaces", why="needs head, which is not there"),
     ]
     found = {each.spec: each for each in weigh(judged)}
     assert found["knn(10)"].weight == 1
-    assert 0 < found["msp"].weight < 1
-    assert found["knn(50)"].weight == found["rmds"].weight == found["vim"].weight == 0
-    assert found["knn(50)"].why == "knn(10) is better in its family"
-    assert found["rmds"].why == "its family is far behind the best"
-    area = (0.97 + 0.95) / 2
+    assert found["knn(50)"].weight == found["msp"].weight == 1
+    assert found["knn(1)"].weight == found["rmds"].weight == found["vim"].weight == 0
+    assert found["knn(1)"].why == "knn(10) and knn(50) are better in its family"
+    assert found["rmds"].why == "far behind the best of all"
+    area = 0.75 * 0.97 + 0.25 * 0.95
     assert found["msp"].separation == pytest.approx(np.sqrt(2) * _probit(area))
 
 

@@ -1,8 +1,7 @@
 """``auto``: the detector that is chosen from known activations, without one unknown input.
 
-From each family of methods the candidate is taken that best tells known inputs from pseudo-unknown ones (see
-`offmap.detection.pseudo_unknowns`). Families far behind the best are left out; the others are added up, each with a
-weight that grows with the evidence for it.
+From each family of methods the two candidates are taken that best tell known inputs from pseudo-unknown ones (see
+`offmap.detection.pseudo_unknowns`). What is far behind the best of all is left out; the others are added up.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ HELD_OUT, MOST_HELD_OUT = 0.2, 1000
 FEWEST = 40  # below, no candidate can be told from another
 WIDE = 1024  # with more features than this, classes are left out once: decompositions cost their cube
 FEW = 500  # with fewer inputs than this, classes are left out five times: single trials are noisy
-TRUST = 0.5  # in classes left out, against crossed inputs
+TRUST = 0.75  # in classes left out, against crossed inputs
 DOUBT = 0.5  # added to every separation: small ones are not told apart
-POWER = 4  # of the share of the best separation, which makes a weight
-LEAST = 0.05  # a family whose weight would be less is left out
+PER_FAMILY = 2  # candidates of a family that are added up
+LEAST = 0.5  # of the best separation; what reaches less is left out
 CERTAIN = 1e-3  # an AUROC nearer to 0 or 1 cannot be told from this
 
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -278,33 +277,32 @@ def _fit_and_score(spec: str, fit: Activations, sets: Iterable[Activations], dev
 
 
 def weigh(judged: Sequence[Evidence]) -> list[Evidence]:
-    """Take the best candidate of each family, with a weight that falls with its distance to the best of all.
+    """Take the two best candidates of each family with equal weights, unless they are far behind the best of all.
 
-    The weight is ((d + 1/2) / (D + 1/2))⁴, d its separation and D the best one's; below 0.05 it is left out.
+    Far behind is one whose separation d gives (d + 1/2) / (D + 1/2) < 1/2, D the best one's. Finer weights were tried
+    and do not carry over from one network to the next; two of a family lose less than one where they disagree.
 
     Examples
     --------
-    >>> strong, weak = Evidence("knn(10)", "neighbours", 0.98, 0.98), Evidence("msp", "logits", 0.95, 0.95)
+    >>> strong, weak = Evidence("knn(10)", "neighbours", 0.98, 0.98), Evidence("msp", "logits", 0.6, 0.6)
     >>> [(each.spec, each.weight) for each in weigh([strong, weak])]
-    [('knn(10)', 1.0), ('msp', 0.47)]
+    [('knn(10)', 1.0), ('msp', 0.0)]
     """
     top = max((each.separation for each in judged), default=0.0)
     if top == 0:
         return list(judged)
-    best: dict[str, Evidence] = {}
-    for each in judged:
-        if not each.why and (each.family not in best or each.separation > best[each.family].separation):
-            best[each.family] = each
-    return [each if each.why else _weighed(each, best[each.family], top) for each in judged]
+    families: dict[str, list[Evidence]] = {}
+    for each in sorted((each for each in judged if not each.why), key=lambda each: -each.separation):
+        families.setdefault(each.family, []).append(each)
+    return [each if each.why else _weighed(each, families[each.family][:PER_FAMILY], top) for each in judged]
 
 
-def _weighed(each: Evidence, best: Evidence, top: float) -> Evidence:
-    if each is not best:
-        return replace(each, why=f"{best.spec} is better in its family")
-    weight = round(((each.separation + DOUBT) / (top + DOUBT)) ** POWER, 2)
-    if each.separation == 0 or weight < LEAST:
-        return replace(each, why="its family is far behind the best")
-    return replace(each, weight=weight, why="the best of its family")
+def _weighed(each: Evidence, best: Sequence[Evidence], top: float) -> Evidence:
+    if not any(each is one for one in best):
+        return replace(each, why=f"{' and '.join(one.spec for one in best)} are better in its family")
+    if each.separation == 0 or (each.separation + DOUBT) / (top + DOUBT) < LEAST:
+        return replace(each, why="far behind the best of all")
+    return replace(each, weight=1.0, why="among the two best of its family")
 
 
 def _plain_sum(judged: Sequence[Evidence], fit: Activations, device: str | torch.device) -> list[Evidence]:

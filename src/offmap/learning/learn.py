@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, ParamSpec
 
 from torch import nn
 
@@ -21,9 +23,24 @@ from offmap.learning.run import TrainingRun
 from offmap.learning.self_training import fit_rounds
 from offmap.learning.settings import Kind, Preset, published_encoder, resolve
 
+P = ParamSpec("P")
+
 AUTO: dict[Kind, str] = {"embeddings": "self-training", "images": "opencon"}
 
 
+def _accept_objective_first(function: Callable[P, OpenWorldModel]) -> Callable[P, OpenWorldModel]:
+    """Let a call name the objective before inputs and labels, as in ``learn("gcd", inputs, labels)``."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> OpenWorldModel:
+        if args and isinstance(args[0], str):
+            return function(*args[1:], **{**options, "objective": args[0]})  # type: ignore[arg-type]  # moved, not new
+        return function(*args, **options)
+
+    return call
+
+
+@_accept_objective_first
 def learn(
     inputs: Any,
     labels: Any,
@@ -61,7 +78,8 @@ def learn(
     objective : str, default "auto"
         ``"auto"`` is ``"self-training"`` for embeddings and ``"opencon"`` for pictures. Others are ``"gcd"``,
         ``"sorl"``, ``"nscl"``, ``"scl"``, ``"simclr"``, ``"supcon"``, ``"orca"``, ``"uno"``, ``"autonovel"``, ``"ce"``,
-        ``"godin"``, and ``"sorl-spectral"``, which needs no training; `registered` lists them.
+        ``"godin"``, and ``"sorl-spectral"``, which needs no training; `registered` lists them. It may also stand before
+        the inputs: ``learn("gcd", inputs, labels)``.
     preset : str, default "auto"
         Where settings come from; see `offmap.learning.settings.resolve`.
     progress : bool, optional
@@ -96,8 +114,6 @@ def learn(
     >>> bool((model.predict(rows)[truth == 1] == 1).all())
     True
     """
-    if isinstance(inputs, str):
-        raise InputError(f"learn({inputs!r}, …): inputs and labels come first; name it with objective={inputs!r}")
     data = as_inputs(inputs)
     if len(data) < 4:
         raise InputError(f"{len(data)} inputs: at least 4 are needed to learn anything")
