@@ -28,7 +28,7 @@ def test_the_commands_of_the_page_run_in_order(tmp_path, monkeypatch):
     (tmp_path / "model.py").write_text(source)
     subprocess.run([sys.executable, "-c", preparation], check=True, cwd=tmp_path)
     commands = [line for block in blocks("console") for line in block.splitlines()]
-    assert len(commands) == 12
+    assert len(commands) == 15
     for command in commands:
         program, *words = shlex.split(command)
         assert program == "offmap"

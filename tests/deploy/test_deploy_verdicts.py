@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offmap.deploy.verdicts import Verdicts
+from offmap.deploy.verdicts import VerdictModule
 from offmap.detection.calibration import Calibration
 
 FEW_VALUES = st.sampled_from([-3.0, -1.0, 0.0, 0.5, 0.5000000001, 2.0, 7.0, -np.inf, np.inf])  # many ties
@@ -18,7 +18,7 @@ FEW_VALUES = st.sampled_from([-3.0, -1.0, 0.0, 0.5, 0.5000000001, 2.0, 7.0, -np.
 def test_one_calibration_for_all(scores: list[float], asked: list[float]) -> None:
     calibration = Calibration.of(np.array(scores), tpr=0.9)
     expected = calibration.verdicts(np.array(asked))
-    values, known = Verdicts(calibration, 3)(torch.tensor(asked, dtype=torch.float64), torch.zeros(len(asked), 3))
+    values, known = VerdictModule(calibration, 3)(torch.tensor(asked, dtype=torch.float64), torch.zeros(len(asked), 3))
     np.testing.assert_array_equal(values.numpy(), expected.p_value)
     np.testing.assert_array_equal(known.numpy(), expected.known)
 
@@ -31,7 +31,7 @@ def test_one_calibration_per_class(seed: int, asked: list[float], classes: int) 
     calibration = Calibration.of(rng.integers(-3, 8, len(labels)).astype(float), 0.8, labels, classes)
     logits = rng.normal(size=(len(asked), classes + 1)).astype(np.float32)  # the last class was never calibrated
     expected = calibration.verdicts(np.array(asked), logits.argmax(axis=1))
-    found = Verdicts(calibration, classes + 1)(torch.tensor(asked, dtype=torch.float64), torch.from_numpy(logits))
+    found = VerdictModule(calibration, classes + 1)(torch.tensor(asked, dtype=torch.float64), torch.from_numpy(logits))
     np.testing.assert_array_equal(found[0].numpy(), expected.p_value)
     np.testing.assert_array_equal(found[1].numpy(), expected.known)
 
@@ -40,8 +40,8 @@ def test_a_score_that_is_no_number_is_never_known() -> None:
     score = torch.tensor([np.nan], dtype=torch.float64)
     everything = Calibration.of(np.arange(50.0), tpr=0.9)
     seen_one_class = Calibration.of(np.arange(50.0), 0.9, np.zeros(50, int), 1)
-    assert not Verdicts(everything, 2)(score, torch.zeros(1, 2))[1].item()
-    assert not Verdicts(seen_one_class, 2)(score, torch.tensor([[0.0, 1.0]]))[1].item()
+    assert not VerdictModule(everything, 2)(score, torch.zeros(1, 2))[1].item()
+    assert not VerdictModule(seen_one_class, 2)(score, torch.tensor([[0.0, 1.0]]))[1].item()
 
 
 def test_the_promise_holds_on_many_scores() -> None:
@@ -49,6 +49,6 @@ def test_the_promise_holds_on_many_scores() -> None:
     calibration = Calibration.of(rng.normal(size=10_007), tpr=0.95)
     asked = np.concatenate([rng.normal(size=5000), calibration.scores[::7]])
     expected = calibration.verdicts(asked)
-    values, known = Verdicts(calibration, 2)(torch.from_numpy(asked), torch.zeros(len(asked), 2))
+    values, known = VerdictModule(calibration, 2)(torch.from_numpy(asked), torch.zeros(len(asked), 2))
     np.testing.assert_array_equal(values.numpy(), expected.p_value)
     np.testing.assert_array_equal(known.numpy(), expected.known)

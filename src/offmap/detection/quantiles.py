@@ -23,6 +23,7 @@ class Quantile(Statistic):
 
     Examples
     --------
+    >>> import torch
     >>> quantile = Quantile((50,))
     >>> quantile.update(torch.tensor([1.0, 2.0, 4.0]))
     >>> quantile.begin_second_pass()
