@@ -33,7 +33,7 @@ def demo(
     lines = [
         str(done.comparison),
         "",
-        f"{done.guard.chosen} accepts {done.accepted:.1%} of known digits and flags {done.flagged:.1%} of unseen ones:",
+        f"{done.guard!r} accepts {done.accepted:.1%} of known digits and flags {done.flagged:.1%} of unseen ones:",
         *(f"  {done.describe(int(row))}" for row in done.draw_rows()),
         "",
         f"The report is {report}",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 KNOWN = "id"
 AVERAGE = "average"
+LONGEST = 48  # characters of a method in a printed table
 COVERED = 0.95  # the share of known inputs that a threshold for `Measurement.coverage` accepts
 
 
@@ -231,8 +232,8 @@ class Comparison:
         sets = [name for name in self.sizes if name != "id"]
         shown = [*sets, AVERAGE] if len(sets) > 1 else sets
         by_cell = {(row.method, row.ood): row for row in self.rows}
-        names = [row.chosen for row in self.averages()]
-        width = max(map(len, [*names, "method"]))
+        names = {row.method: _short(row) for row in self.averages()}
+        width = max(map(len, [*names.values(), "method"]))
         cell = max(13, *(len(name) + 2 for name in shown))
         lines = [
             " " * width + "".join(f"{name:>{cell}}" for name in shown) + f"{'ID acc':>8}{'fit s':>9}{'score s':>9}",
@@ -243,9 +244,10 @@ class Comparison:
             numbers = "".join(f"{f'{100 * row.fpr95:.2f}/{100 * row.auroc:.2f}':>{cell}}" for row in cells)
             accuracy = "-" if average.id_accuracy is None else f"{100 * average.id_accuracy:.2f}"
             lines.append(
-                f"{average.chosen:<{width}}{numbers}{accuracy:>8}"
+                f"{names[average.method]:<{width}}{numbers}{accuracy:>8}"
                 f"{average.fit_seconds:>9.3f}{average.score_seconds:>9.3f}"
             )
+        lines += [f"{row.method} is {row.chosen}" for row in self.averages() if names[row.method] != row.chosen]
         ratio = ", ".join(f"{name} {size}" for name, size in self.sizes.items())
         return "\n".join([*lines, f"per cent; FPR95 at 95 % of ID accepted; inputs: {ratio}"])
 
@@ -386,6 +388,11 @@ def _summary(best: Row) -> str:
         f"**{best.chosen}** lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the known "
         f"ones are accepted, AUROC {100 * best.auroc:.1f} %."
     )
+
+
+def _short(row: Row) -> str:
+    """What was asked for where the choice is too long for a table, else what was chosen."""
+    return row.method if len(row.chosen) > LONGEST else row.chosen
 
 
 def _trial(trial: Mapping[str, Any]) -> str:
