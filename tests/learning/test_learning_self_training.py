@@ -65,10 +65,11 @@ def test_rounds_below_one_are_refused() -> None:
         learn(rows, labels, 6, objective="self-training", rounds=0)
 
 
-def test_inputs_come_before_the_objective() -> None:
+def test_the_objective_may_stand_first() -> None:
     rows, _, labels = blobs(size=10)
-    with pytest.raises(InputError, match="name it with objective='opencon'"):
-        learn("opencon", rows, labels)
+    first, named = learn("sorl-spectral", rows, labels), learn(rows, labels, objective="sorl-spectral")
+    assert repr(first) == repr(named)
+    assert (first.predict(rows) == named.predict(rows)).all()
 
 
 def test_it_is_above_the_discovery_it_starts_from_on_real_sentences(data_folder: Path) -> None:

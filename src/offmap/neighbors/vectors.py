@@ -187,7 +187,8 @@ def distances(parts: Sequence[Array], queries: Float32Array, rows: Array) -> Flo
     result = np.empty(len(rows), np.float32)
     for block in blocks(queries):
         apart = queries[block] - as_floats(take(parts, rows[block]))
-        result[block] = np.sqrt(np.square(apart, out=apart, dtype=np.float32).sum(axis=1, dtype=np.float64))
+        with np.errstate(over="ignore"):  # a distance beyond float32 is infinite
+            result[block] = np.sqrt(np.square(apart, out=apart, dtype=np.float32).sum(axis=1, dtype=np.float64))
     return result
 
 
