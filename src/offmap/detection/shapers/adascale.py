@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -50,6 +51,7 @@ def adaptive_ratio(features: Tensor, percentiles: Tensor) -> Tensor:
     return torch.where(top > 0, ratio, torch.ones_like(ratio))
 
 
+@dataclass(frozen=True, repr=False)
 class _AdaScale(Shaper):
     """What both forms share: a percentile for each input, from its stability among known inputs."""
 
@@ -133,14 +135,6 @@ class AdaScaleA(_AdaScale):
     reads = ("features", "head")
     fits = ("features",)
 
-    low: float = 80.0
-    high: float = 85.0
-    correction: float = 1.0
-    shifted: float = 5.0
-    weight: float = 10.0
-    share: float = 0.05
-    epsilon: float = 0.5
-
     def shape(self, block: ActivationBatch, ready: State) -> ActivationBatch:
         """Scale the features."""
         return block.with_features(block.features * self.ratio(block, ready).exp())
@@ -160,14 +154,6 @@ class AdaScaleL(_AdaScale):
     reads = ("features", "logits")
     fits = ("features",)
     shapes = "logits"
-
-    low: float = 80.0
-    high: float = 85.0
-    correction: float = 1.0
-    shifted: float = 5.0
-    weight: float = 10.0
-    share: float = 0.05
-    epsilon: float = 0.5
 
     def shape(self, block: ActivationBatch, ready: State) -> ActivationBatch:
         """Scale the logits."""
