@@ -107,8 +107,7 @@ def test_msp_does_not_saturate(real: tuple[str, Real]) -> None:
 
 def test_react_percentile_must_be_validated(real: tuple[str, Real]) -> None:
     name, network = real
-    if name != "cifar10":
-        pytest.skip("the README gives this figure for CIFAR-10")
     made = network.fitted("react(90)|energy")
-    assert float(made.states[0]["c"]) == pytest.approx(0.41, abs=0.01)
+    if name == "cifar10":  # the network for which the figure is known
+        assert float(made.states[0]["c"]) == pytest.approx(0.41, abs=0.01)
     assert fpr_at_tpr(made.score(network.sets["test"]), made.score(network.sets["svhn"])) > 0.9
