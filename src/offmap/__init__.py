@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Activations": "offmap.activations",
     "Head": "offmap.activations",
+    "TextEncoder": "offmap.text",
     "Network": "offmap.network",
     "Detector": "offmap.detection",
     "detector": "offmap.detection",
@@ -26,7 +27,7 @@ _HOMES = {
 _PACKAGES = (
     "activations", "bench", "cli", "data", "deploy", "detection", "discovery", "errors", "extra_passes", "graph",
     "learning", "metrics", "models", "neighbors", "network", "openworld", "plots", "registry", "report", "sampling",
-    "scale", "service", "store", "theory",
+    "scale", "service", "store", "text", "theory",
 )  # fmt: skip
 _KINDS = {
     "detector": "offmap.detection:Detector",
@@ -36,7 +37,8 @@ _KINDS = {
 }
 
 __all__ = [
-    "Activations", "Detector", "Head", "Network", "compare", "detector", "discover", "export", "guard", "learn", "load",
+    "Activations", "Detector", "Head", "Network", "TextEncoder", "compare", "detector", "discover", "export", "guard",
+    "learn", "load",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from offmap.discovery import discover as discover
     from offmap.learning.learn import learn as learn
     from offmap.network import Network as Network
+    from offmap.text import TextEncoder as TextEncoder
 
 
 def load(path: str | os.PathLike[str]) -> Any:
