@@ -27,7 +27,7 @@ _HOMES = {
 _PACKAGES = (
     "activations", "bench", "cli", "data", "deploy", "detection", "discovery", "errors", "extra_passes", "graph",
     "learning", "metrics", "models", "neighbors", "network", "openworld", "plots", "registry", "report", "sampling",
-    "scale", "service", "store", "text", "theory",
+    "scale", "service", "sklearn", "store", "text", "theory",
 )  # fmt: skip
 _KINDS = {
     "detector": "offmap.detection:Detector",

@@ -495,9 +495,37 @@ def test_few_and_equal_inputs_are_defined() -> None:
         offmap.detector("energy + mahalanobis(shrinkage=0.5)").fit(one)
 
 
-def test_y_by_position_is_refused_with_the_way_out() -> None:
+def test_y_gives_the_classes_of_rows_and_is_refused_beside_activations() -> None:
     known = blobs(50)
-    with pytest.raises(InputError, match=r"Activations\(features, labels=y\).*val=held_out"):
-        Mahalanobis().fit(known.features, y=known.labels)
-    with pytest.raises(InputError, match="labels belong to the activations"):
-        offmap.detector("knn(5)").fit(known.features, known.labels)  # type: ignore[arg-type]  # on purpose
+    assert known.labels is not None
+    names = np.array(["ant", "bee", "cat", "dog", "emu"])[known.labels % 5]
+    by_name = Mahalanobis().fit(known.features, y=names)
+    by_number = Mahalanobis().fit(offmap.Activations(known.features, labels=known.labels % 5))
+    np.testing.assert_array_equal(by_name.score(known.features), by_number.score(known.features))
+    with pytest.raises(InputError, match=r"Activations\(features, labels=y\).*val="):
+        offmap.detector("knn(5)").fit(known, known.labels)
+    with pytest.raises(InputError, match=r"given by name, fit\(known, val="):
+        offmap.detector("knn(5)").fit(known.features, known.features)
+
+
+def test_clone_and_set_params_as_scikit_learn_uses_them() -> None:
+    from sklearn.base import clone
+
+    known = blobs(50)
+    made = offmap.detector("react(90)|knn(5) + 0.5*react(90)|energy").fit(known)
+    copy = clone(made)
+    assert repr(copy) == repr(made)
+    assert not copy.is_fitted
+    assert made.is_fitted
+    copy.set_params(react__percentile=95, knn__k=2, weights=(1, 2))
+    assert repr(copy) == "react(95)|knn(2) + 2*react(95)|energy"
+    assert copy.get_params()["knn__k"] == 2
+    np.testing.assert_array_equal(
+        copy.fit(known).score(known), offmap.detector("react(95)|knn(2) + 2*react(95)|energy").fit(known).score(known)
+    )
+    assert not made.set_params(knn__k=3).is_fitted
+    twice = offmap.detector("react(90)|react(80)|energy").set_params(**{"react-2__percentile": 70})
+    assert repr(twice) == "react(90)|react(70)|energy"
+    for wrong in ({"knn__radius": 1}, {"weights": (1.0,)}, {"knn__k": -1}):
+        with pytest.raises(InputError):
+            offmap.detector("knn(5) + energy").set_params(**wrong)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 import numpy as np
@@ -54,7 +54,11 @@ class Detector:
     """
 
     def __init__(self, layout: Sequence[Component] | Plan) -> None:
-        self.spec = layout if isinstance(layout, Plan) else Plan.of(layout)
+        self._lay_out(layout if isinstance(layout, Plan) else Plan.of(layout))
+
+    def _lay_out(self, plan: Plan) -> None:
+        """Take a plan that makes sense, and forget everything that was learnt."""
+        self.spec = plan
         parts = [component for chain in self.spec.chains for component in chain]
         if len(parts) > 1 and any(isinstance(component, Auto) for component in parts):
             raise InputError(f"{self.spec}: auto chooses a whole sum, with its shapers; write it by itself")
@@ -126,13 +130,57 @@ class Detector:
 
         Of a method used twice, ``react-1__…`` and ``react-2__…``; of a sum also ``weights`` and ``combine``.
         """
-        names = [component.name for component in self.components]
         of_sum = {"weights": self.spec.weights, "combine": self.spec.combine} if self.spec.is_sum else {}
         return of_sum | {
-            f"{name}-{names[: place + 1].count(name)}__{field}" if names.count(name) > 1 else f"{name}__{field}": value
-            for place, (name, component) in enumerate(zip(names, self.components, strict=True))
+            f"{name}__{field}": value
+            for name, component in zip(self._component_names, self.components, strict=True)
             for field, value in asdict(component).items()
         }
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by the names that `get_params` gives; what was fitted is forgotten.
+
+        Examples
+        --------
+        >>> import offmap
+        >>> offmap.detector("react(90)|knn(5)").set_params(knn__k=10, react__percentile=95)
+        react(95)|knn(10)
+        """
+        if not params:
+            return self
+        if unknown := params.keys() - self.get_params().keys():
+            raise InputError(
+                f"{self}.set_params({min(unknown)}=...): there is no such parameter; there are "
+                f"{', '.join(self.get_params())}"
+            )
+        changed = [
+            replace(
+                component,
+                **{
+                    key.removeprefix(f"{name}__"): value for key, value in params.items() if key.startswith(f"{name}__")
+                },
+            )
+            for name, component in zip(self._component_names, self.components, strict=True)
+        ]
+        weights = params.get("weights", self.spec.weights)
+        if len(weights) != len(self.terms):
+            raise InputError(f"{self}.set_params(weights={weights!r}): one weight for each of {len(self.terms)} terms")
+        chains = [tuple(changed[place] for place in self.spec.path(end)) for end in self.spec.ends]
+        terms = tuple(Term(chain, weight) for chain, weight in zip(chains, weights, strict=True))
+        self._lay_out(Plan(terms, params.get("combine", self.spec.combine)))
+        return self
+
+    @property
+    def _component_names(self) -> list[str]:
+        names = [component.name for component in self.components]
+        return [
+            f"{name}-{names[: place + 1].count(name)}" if names.count(name) > 1 else name
+            for place, name in enumerate(names)
+        ]
+
+    def __sklearn_clone__(self) -> Detector:
+        """Give scikit-learn a detector that is not fitted, with the same text form."""
+        return Detector(self.spec)
 
     @property
     def states(self) -> list[State | None]:
@@ -197,7 +245,7 @@ class Detector:
         return self.fitting is not None and self.fitting.is_done
 
     def fit(
-        self, known: Any, y: None = None, *, val: Any = None, outliers: Any = None, device: str | torch.device = "cpu"
+        self, known: Any, y: Any = None, *, val: Any = None, outliers: Any = None, device: str | torch.device = "cpu"
     ) -> Self:
         """Fit on activations of known inputs, reading them in blocks, as often as exactness takes.
 
@@ -205,8 +253,8 @@ class Detector:
         ----------
         known : Activations or array
             Of inputs that the network was trained on; an array is taken as features.
-        y : None
-            Not used; there so that scikit-learn's tools can call it. Labels belong to the activations.
+        y : array of shape (n_inputs,), optional
+            The class of each row of an array, as numbers or names. Labels of `Activations` belong to them instead.
         val : Activations or array, optional
             Of held-out known inputs, on which the terms of a sum are standardised; by default on a tenth of `known`
             that is set aside by a seeded hash. ``auto``, as a detector or as a parameter, is chosen on them too; by
@@ -222,12 +270,7 @@ class Detector:
         Detector
             Itself.
         """
-        if y is not None:
-            raise InputError(
-                f"{self}.fit(known, y): labels belong to the activations, fit(offmap.Activations(features, labels=y)); "
-                "held-out known inputs are given by name, fit(known, val=held_out)"
-            )
-        acts, held_out = as_activations(known), None if val is None else as_activations(val)
+        acts, held_out = self._read_known(known, y), None if val is None else as_activations(val)
         if len(acts) == 0:
             raise InputError(f"{self}.fit: no inputs; fit on at least one")
         self._reset()
@@ -243,6 +286,16 @@ class Detector:
             self._check_input(held_out, fitting=False)
             fitting.standardize(held_out, device)
         return self
+
+    def _read_known(self, known: Any, y: Any) -> Activations:
+        if y is None:
+            return as_activations(known)
+        if isinstance(known, Activations) or isinstance(y, Activations) or np.ndim(y) != 1:
+            raise InputError(
+                f"{self}.fit(known, y): y holds one class per row of an array; labels of activations belong to them, "
+                "offmap.Activations(features, labels=y); held-out known inputs are given by name, fit(known, val=...)"
+            )
+        return Activations(known, labels=np.unique(np.asarray(y), return_inverse=True)[1])
 
     def _choose(
         self, known: Activations, val: Activations | None, outliers: Activations | None, device: str | torch.device
