@@ -43,8 +43,15 @@ def test_rows_without_a_label_are_the_pile(folder: Path) -> None:
     assert (made.predict(given["features"], "features") == given["labels"])[given["labels"] >= 0].mean() > 0.85
 
 
-def test_each_pile_is_a_round(folder: Path) -> None:
-    words = ["--data", str(folder / "known.npz"), "--pile", str(folder / "five.npz"), "--pile", str(folder / "six.npz")]
+def test_each_stream_is_a_round(folder: Path) -> None:
+    words = [
+        "--data",
+        str(folder / "known.npz"),
+        "--stream",
+        str(folder / "five.npz"),
+        "--stream",
+        str(folder / "six.npz"),
+    ]
     code, out, error = run(*words, "--new", "1", "--json", "--out", str(folder / "out"))
     assert code == 0, error
     first, second = json.loads(out)["rounds"]
@@ -77,7 +84,7 @@ def test_pictures_train_a_small_network_first(tmp_path: Path) -> None:
             pixels = rng.integers(0, 60, (8, 8), dtype=np.uint8)
             pixels[corner[0] : corner[0] + 4, corner[1] : corner[1] + 4] += 150
             Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
-    words = ["--data", str(tmp_path / "known"), "--pile", str(tmp_path / "new"), "--gray", "--new", "1", "--json"]
+    words = ["--data", str(tmp_path / "known"), "--stream", str(tmp_path / "new"), "--gray", "--new", "1", "--json"]
     code, out, error = run(*words, "--out", str(tmp_path / "out"))
     assert code == 0, error
     (only,) = json.loads(out)["rounds"]
@@ -133,7 +140,7 @@ def test_refusals_are_one_line(words: list[str], sentence: str, tmp_path: Path) 
 def test_labelled_rows_without_a_pile_are_refused(folder: Path) -> None:
     code, _, error = run("--data", str(folder / "known.npz"), "--out", str(folder / "out"))
     assert code == 1
-    assert "name a pile with --pile" in error
+    assert "name a file of others with --stream" in error
     code, _, error = run("--data", str(folder / "five.npz"), "--out", str(folder / "out"))
     assert code == 1
     assert "it has no labels" in error

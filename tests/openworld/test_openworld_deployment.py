@@ -110,7 +110,7 @@ def test_what_cannot_answer_is_refused():
     with pytest.raises(InputError, match="it has no threshold"):
         Deployment(detector)
     detector.calibrate(acts)
-    with pytest.raises(InputError, match="2 class names, but the guard was fitted on 3 classes"):
+    with pytest.raises(InputError, match="2 class names, but the detector was fitted on 3 classes"):
         Deployment(detector, class_names=("ant", "bee"))
     with pytest.raises(InputError, match="two classes have the same name"):
         replace(Deployment(detector), class_names=("ant", "ant", "bee"))

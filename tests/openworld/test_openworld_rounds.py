@@ -60,24 +60,24 @@ def test_a_round_learns_new_classes_and_keeps_the_old(done):
 
 def test_the_labels_of_the_pile_are_not_looked_at():
     state, stream = world()
-    pile = state.flagged(stream)
-    shuffled = replace(pile, labels=np.random.default_rng(0).permutation(pile.labels))
-    one, two = (run_round(state, part) for part in (pile, shuffled))
-    np.testing.assert_array_equal(one.pile.labels, two.pile.labels)
+    candidates = state.flagged(stream)
+    shuffled = replace(candidates, labels=np.random.default_rng(0).permutation(candidates.labels))
+    one, two = (run_round(state, part) for part in (candidates, shuffled))
+    np.testing.assert_array_equal(one.candidates.labels, two.candidates.labels)
     np.testing.assert_array_equal(one.new.learned.head.weight, two.new.learned.head.weight)
 
 
 def test_held_out_inputs_are_not_learned_from():
     """Changing held-out and calibration rows changes no weight."""
     state, stream = world()
-    pile = state.flagged(stream)
+    candidates = state.flagged(stream)
     rng = np.random.default_rng(3)
     known = state.known
     other = replace(known.held_out, features=rng.normal(size=known.held_out.features.shape).astype(np.float32))
     changed = replace(state, known=replace(known, held_out=other))
-    one, two = run_round(state, pile), run_round(changed, pile)
+    one, two = run_round(state, candidates), run_round(changed, candidates)
     np.testing.assert_array_equal(one.new.learned.head.weight, two.new.learned.head.weight)
-    assert one.new.guard.threshold == two.new.guard.threshold
+    assert one.new.detector.threshold == two.new.detector.threshold
     assert two.before.known < one.before.known
 
 
@@ -87,15 +87,15 @@ def test_forgetting_is_not_deployed():
     rng = np.random.default_rng(0)
     over = np.concatenate([state.known.train.features[state.known.train.labels == 0]] * 3)
     over = over + 0.05 * rng.normal(size=over.shape).astype(np.float32)
-    pile = LabeledInputs.of(over, np.full(len(over), OLD))
-    done = learn_classes(state, pile, {OLD: "false ant"}, learner="prototypes")
+    candidates = LabeledInputs.of(over, np.full(len(over), OLD))
+    done = learn_classes(state, candidates, {OLD: "false ant"}, learner="prototypes")
     assert not done.accepted
     assert "a fall of up to 2.0% is allowed" in done.reason
     assert "no group became a class" in done.reason
     assert done.groups[0].outcome in ("left out", "merged")
     assert done.state is state
     assert "NOT accepted" in done.summary()
-    allowed = learn_classes(state, pile, {OLD: "false ant"}, learner="prototypes", max_forgetting=1.0)
+    allowed = learn_classes(state, candidates, {OLD: "false ant"}, learner="prototypes", max_forgetting=1.0)
     assert allowed.accepted
 
 
@@ -104,8 +104,8 @@ def test_rounds_follow_one_another():
     first = state.learned.predict(state.known.held_out)
     assert (first == state.known.held_out.labels).mean() > 0.95
     for label in (OLD, OLD + 1):
-        pile = state.flagged(stream[stream.labels == label])
-        done = run_round(state, pile, n_new=1)
+        candidates = state.flagged(stream[stream.labels == label])
+        done = run_round(state, candidates, n_new=1)
         assert done.accepted
         state = done.state
     assert len(state.known.class_names) == OLD + NEW
@@ -117,9 +117,9 @@ def test_rounds_follow_one_another():
 
 def test_what_a_person_calls_known_is_trained_on_only():
     state, stream = world()
-    pile = state.flagged(stream)
-    labels = np.where(pile.labels == OLD, OLD, 1)
-    done = learn_classes(state, replace(pile, labels=labels), {OLD: "eel"}, learner="prototypes")
+    candidates = state.flagged(stream)
+    labels = np.where(candidates.labels == OLD, OLD, 1)
+    done = learn_classes(state, replace(candidates, labels=labels), {OLD: "eel"}, learner="prototypes")
     joined = done.new.known
     assert (joined.held_out.labels == 1).sum() == (state.known.held_out.labels == 1).sum()
     assert (joined.calibration.labels == 1).sum() == (state.known.calibration.labels == 1).sum()
@@ -167,7 +167,7 @@ def test_learned_comes_back_from_its_folder(learner, tmp_path):
 
 
 def test_a_network_is_trained_further_and_comes_back(tmp_path):
-    from offmap.openworld.openworld_run import begin, read_stream
+    from offmap.openworld.preparation import begin, read_stream
 
     rng = np.random.default_rng(0)
     truth = np.arange(480) % 4
@@ -176,8 +176,8 @@ def test_a_network_is_trained_further_and_comes_back(tmp_path):
         pictures[truth == label, 0, corner[0] : corner[0] + 4, corner[1] : corner[1] + 4] += 2
     state = begin("knn(5)", truth[truth < 3], inputs=pictures[truth < 3])
     weights = {name: value.clone() for name, value in state.network.model.state_dict().items()}
-    pile = state.flagged(read_stream(state, inputs=pictures[truth == 3]))
-    done = run_round(state, pile, n_new=1, epochs=4)
+    candidates = state.flagged(read_stream(state, inputs=pictures[truth == 3]))
+    done = run_round(state, candidates, n_new=1, epochs=4)
     assert done.settings["learner"] == "finetune"
     assert done.accepted, done.reason
     part = done.new.part(inputs=pictures)
@@ -217,7 +217,7 @@ def test_class_means_agree_with_scikit_learn():
 @pytest.mark.parametrize(
     ("labels", "names", "words"),
     [
-        ([-1] * 8, {}, "no input of the pile has a class"),
+        ([-1] * 8, {}, "no candidate has a class"),
         ([4] * 8, {5: "x"}, "without gaps"),
         ([5] * 8, {4: "x"}, "no name"),
         ([4] * 3 + [-1] * 5, {4: "x"}, "at least 5"),
@@ -242,7 +242,7 @@ def test_wrong_settings_are_refused():
 
 
 def test_the_page_shows_the_decision(done, tmp_path):
-    done.to_html(tmp_path / "round.html", [f"item {row}" for row in range(len(done.pile))])
+    done.to_html(tmp_path / "round.html", [f"item {row}" for row in range(len(done.candidates))])
     text = (tmp_path / "round.html").read_text()
     assert "Before and after" in text
     assert done.new_names[0] in text

@@ -11,7 +11,8 @@ from offmap.metrics.clustering import open_world_accuracy
 from offmap.openworld import LabeledInputs, run
 from offmap.openworld.decisions import class_offsets, fall_p_value, harmful_groups, match_groups
 from offmap.openworld.learners import linear_head
-from offmap.openworld.openworld_run import begin, begin_run
+from offmap.openworld.openworld_run import begin_run
+from offmap.openworld.preparation import begin
 
 KNOWN, ALL, WIDTH = 4, 7, 12
 
@@ -104,8 +105,8 @@ def test_a_group_that_harms_is_left_out_and_the_rest_is_learned(problem):
     false = np.concatenate([ants, ants]) + 0.3 * rng.normal(size=(2 * len(ants), WIDTH)).astype(np.float32)
     true = (6 * np.eye(WIDTH)[6] + rng.normal(size=(80, WIDTH))).astype(np.float32)
     groups = np.repeat([KNOWN, KNOWN + 1], [len(false), len(true)])
-    pile = LabeledInputs.of(np.concatenate([false, true]), groups)
-    made = learn_classes(state, pile, {KNOWN: "false", KNOWN + 1: "true"})
+    candidates = LabeledInputs.of(np.concatenate([false, true]), groups)
+    made = learn_classes(state, candidates, {KNOWN: "false", KNOWN + 1: "true"})
     assert made.accepted, made.reason
     assert made.new_names == ("true",)
     outcomes = {one.name: one.outcome for one in made.groups}

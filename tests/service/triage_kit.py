@@ -32,7 +32,7 @@ def write_digits(folder: Path) -> dict[str, np.ndarray]:
     state, known = world.state, world.state.known
     (folder / "digitsnet.py").write_text(MODEL)
     save_file(state.network.model.state_dict(), folder / "net.safetensors")
-    state.guard.save(folder / "guard.offmap")
+    state.detector.save(folder / "guard.offmap")
     held = known.calibration + known.held_out
     np.savez(folder / "known.npz", inputs=known.train.inputs, labels=known.train.labels)
     np.savez(folder / "held.npz", inputs=held.inputs, labels=held.labels)

@@ -21,7 +21,7 @@ def loop(
         str,
         typer.Option(
             help="digits, which is built in; or labelled inputs: .npz/.parquet with features or pictures and labels, a "
-            "folder of pictures in class folders, or inputs for --model. Rows labelled -1 are the pile."
+            "folder of pictures in class folders, or inputs for --model. Rows labelled -1 are the stream."
         ),
     ] = "digits",
     held_out: Annotated[
@@ -31,13 +31,13 @@ def loop(
             "of --data otherwise."
         ),
     ] = None,
-    pile: Annotated[
+    stream: Annotated[
         list[Path] | None,
-        typer.Option(help="Inputs without labels; may be given again: each is a round. The guard flags among them."),
+        typer.Option("--stream", "--pile", help="Inputs without labels; may be given again: each is a round."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="In how many rounds the new classes come; one pile is cut.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="How many rounds; one stream is cut into as many parts.")] = 1,
     known: Annotated[int, typer.Option(help="With digits: how many are known at first.")] = 6,
-    detector: Annotated[str, typer.Option(help="The guard, as text.")] = "maxlogit + knn(5)",
+    detector: Annotated[str, typer.Option(help="What calls inputs unknown, as text.")] = "maxlogit + knn(5)",
     learner: Annotated[str, typer.Option(help="auto, or one of {learners}.")] = "auto",
     new: Annotated[str, typer.Option("--new", help="How many new classes a round looks for, or auto.")] = "auto",
     max_forgetting: Annotated[
@@ -45,13 +45,13 @@ def loop(
     ] = 0.02,
     min_size: Annotated[int, typer.Option(min=5, help="Groups smaller than this wait.")] = 10,
     space: Annotated[str, typer.Option(help="What is grouped: auto, inputs or features.")] = "auto",
-    out: Annotated[Path, typer.Option(help="The folder for the report, the guard and what was learned.")] = Path(
+    out: Annotated[Path, typer.Option(help="The folder for the report, the deployment and what was learned.")] = Path(
         "out/loop"
     ),
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Flag what is unknown, find its classes, learn them beside the old ones, calibrate a new guard, go on."""
+    """Flag what is unknown, find its classes, learn them beside the old ones, calibrate a new detector, go on."""
     from offmap.errors import InputError
 
     if new != "auto" and not new.isdigit():
@@ -67,16 +67,18 @@ def loop(
     if data == "digits":
         _digits(known, rounds, detector, seed, out, as_json, options)
     else:
-        _own(Path(data), held_out, pile or [], rounds, detector, seed, out, as_json, inputs, options)
+        _own(Path(data), held_out, stream or [], rounds, detector, seed, out, as_json, inputs, options)
 
 
-def _digits(known: int, rounds: int, guard: str, seed: int, out: Path, as_json: bool, options: dict[str, Any]) -> None:
+def _digits(
+    known: int, rounds: int, detector: str, seed: int, out: Path, as_json: bool, options: dict[str, Any]
+) -> None:
     from offmap.openworld.pages import journey_page
     from offmap.openworld.simulation import digits_world, simulate
 
     tell = say if sys.stderr.isatty() else lambda words: None
     tell(f"training a small network on {known} digits")
-    journey = simulate(digits_world(known, rounds, seed, guard), on_step=tell, **options)
+    journey = simulate(digits_world(known, rounds, seed, detector), on_step=tell, **options)
     report = journey_page(journey).write(out / "report.html")
     last = journey.steps[-1].measured
     result = {
@@ -112,9 +114,9 @@ def _digits(known: int, rounds: int, guard: str, seed: int, out: Path, as_json: 
 def _own(
     data: Path,
     held_out: Path | None,
-    piles: list[Path],
+    files: list[Path],
     rounds: int,
-    guard: str,
+    detector: str,
     seed: int,
     out: Path,
     as_json: bool,
@@ -122,8 +124,9 @@ def _own(
     options: dict[str, Any],
 ) -> None:
     from offmap.errors import InputError
-    from offmap.openworld.openworld_run import TPR, begin, cut, run_rounds
+    from offmap.openworld.openworld_run import TPR, run_rounds
     from offmap.openworld.pages import pictures
+    from offmap.openworld.preparation import begin, cut
 
     arrays, labels, names, head = _read(data, inputs)
     if labels is None:
@@ -134,13 +137,13 @@ def _own(
         kept, own, _, _ = _read(held_out, inputs)
         aside = {"held_out": (own, kept)}
     state = begin(
-        guard, labels, network=network, head=head, class_names=names or None, tpr=TPR, seed=seed, **aside, **arrays
+        detector, labels, network=network, head=head, class_names=names or None, tpr=TPR, seed=seed, **aside, **arrays
     )
-    streams = [_read(path, inputs)[0] for path in piles]
+    streams = [_read(path, inputs)[0] for path in files]
     if not streams:
         streams = [{name: array[labels < 0] for name, array in arrays.items()}]
         if (labels >= 0).all():
-            raise InputError(f"{data}: every row has a label; name a pile with --pile")
+            raise InputError(f"{data}: every row has a label; name a file of others with --stream")
     if len(streams) == 1:
         streams = cut(streams[0], rounds)
     told: list[dict[str, Any]] = []
@@ -151,7 +154,7 @@ def _own(
         entry, line = record.to_json(), f"round {number}: {record.summary()}"
         if record.round is not None:
             report = out / f"round-{number}.html"
-            record.round.to_html(report, pictures(record.round.pile.inputs))
+            record.round.to_html(report, pictures(record.round.candidates.inputs))
             entry["report"] = str(report)
             line += f"\n{record.round.summary()}\nThe report is {report}"
         told.append(entry)

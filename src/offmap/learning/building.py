@@ -15,13 +15,14 @@ from offmap.discovery.counting import count_classes
 from offmap.discovery.inputs import KnownClasses
 from offmap.errors import InputError
 from offmap.learning.encoders import Encoder, Pictures, Whitening, make_named_encoder, wrap_module
-from offmap.learning.grouping import Codes, group_rows
+from offmap.learning.grouping import group_rows
 from offmap.learning.inputs import Inputs
 from offmap.learning.model import SHARPNESS, OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives import Objective
 from offmap.learning.settings import Training
 from offmap.models.freezing import freeze
 from offmap.neighbors.vectors import unit
+from offmap.typing import IntArray
 
 BLOCK = 2048
 
@@ -30,7 +31,7 @@ def assemble_model(
     net: OpenWorldNet,
     weight: Tensor,
     bias: Tensor,
-    used: Codes,
+    used: IntArray,
     known: KnownClasses,
     history: list[dict[str, float]],
     run: dict[str, Any],
@@ -49,7 +50,7 @@ def assemble_model(
 
 def find_class_vectors(
     loss: Objective, features: Tensor, known: KnownClasses, seed: int, balanced: bool = False, smoothing: int = 0
-) -> tuple[Tensor, Tensor, Codes]:
+) -> tuple[Tensor, Tensor, IntArray]:
     """Return class vectors and biases over features of length 1, and which classes are in use; known ones always are.
 
     They are the objective's, or centres of semi-supervised k-means where it has none or is told to leave them to it.
@@ -64,7 +65,7 @@ def find_class_vectors(
     return torch.from_numpy(centres), torch.zeros(k), find_used_classes(found, k, n_known)
 
 
-def find_used_classes(found: Codes, k: int, n_known: int) -> Codes:
+def find_used_classes(found: IntArray, k: int, n_known: int) -> IntArray:
     """Return the classes that some row is in, and all known ones."""
     counts = np.bincount(found, minlength=k)
     return np.flatnonzero((counts > 0) | (np.arange(k) < n_known))
@@ -92,7 +93,7 @@ def check_count(asked: int | str, known: KnownClasses) -> int:
     return int(asked)
 
 
-def fit_encoder(encoder: str | nn.Module, data: Inputs, codes: Codes, training: Training, seed: int) -> Encoder:
+def fit_encoder(encoder: str | nn.Module, data: Inputs, codes: IntArray, training: Training, seed: int) -> Encoder:
     """Build an encoder for these inputs, its fixed part fitted to them."""
     shape = tuple(data.tensor.shape[1:])
     if isinstance(encoder, nn.Module):
@@ -147,7 +148,7 @@ def freeze_except(encoder: Encoder, keep: tuple[str, ...]) -> None:
         freeze(body[1] if stacked and isinstance(body, nn.Sequential) else body, keep)
 
 
-def compute_shares(codes: Codes, n_known: int) -> tuple[float, ...]:
+def compute_shares(codes: IntArray, n_known: int) -> tuple[float, ...]:
     """Return the share of each known class among labelled rows."""
     known = codes[codes >= 0]
     return tuple((np.bincount(known, minlength=n_known) / len(known)).tolist()) if len(known) else ()

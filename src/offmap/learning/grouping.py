@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.discovery.assign import Rows
 from offmap.discovery.inputs import hide_classes
@@ -11,17 +10,15 @@ from offmap.discovery.kmeans import class_means, lloyd
 from offmap.discovery.space import group, smooth
 from offmap.metrics.clustering import open_world_accuracy
 from offmap.neighbors.vectors import unit
-
-Codes = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
+from offmap.typing import Float32Array, IntArray
 
 BALANCED_ITERATIONS = 30
 TRIALS = 3
 
 
 def group_rows(
-    features: Floats, k: int, codes: Codes, n_known: int, seed: int, balanced: bool = False, smoothing: int = 0
-) -> tuple[Codes, Floats]:
+    features: Float32Array, k: int, codes: IntArray, n_known: int, seed: int, balanced: bool = False, smoothing: int = 0
+) -> tuple[IntArray, Float32Array]:
     """Group rows by semi-supervised k-means from a constrained Ward tree; always `k` centres.
 
     Parameters
@@ -61,7 +58,7 @@ def group_rows(
     return labels, centres
 
 
-def balance_helps(features: Floats, codes: Codes, seed: int) -> bool:
+def balance_helps(features: Float32Array, codes: IntArray, seed: int) -> bool:
     """Tell whether balanced groups find hidden known classes better: classes of like sizes gain, others lose.
 
     Half of the known classes are hidden, and half of the labels of the others, three times; only labelled rows are

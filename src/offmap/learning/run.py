@@ -15,7 +15,7 @@ from offmap.discovery.inputs import KnownClasses
 from offmap.learning import building
 from offmap.learning.distributed import Ranks
 from offmap.learning.encoders import Encoder
-from offmap.learning.grouping import Codes, balance_helps, group_rows
+from offmap.learning.grouping import balance_helps, group_rows
 from offmap.learning.inputs import Inputs
 from offmap.learning.model import OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives import Objective, Task, objective
@@ -23,6 +23,7 @@ from offmap.learning.reporting import Output
 from offmap.learning.settings import Training, resolve
 from offmap.learning.trainer import Trainer
 from offmap.neighbors.vectors import unit
+from offmap.typing import IntArray
 
 Config = dict[str, Any]
 
@@ -85,7 +86,7 @@ class TrainingRun:
         net = OpenWorldNet(body, head if projected else nn.Identity(), width, len(used))
         return building.assemble_model(net, weight, bias, used, known, trainer.history, config)
 
-    def prepare(self, data: Inputs, codes: Codes, n_known: int, encoder: str | nn.Module) -> tuple[Encoder, Tensor]:
+    def prepare(self, data: Inputs, codes: IntArray, n_known: int, encoder: str | nn.Module) -> tuple[Encoder, Tensor]:
         """Fit the encoder's fixed part, run it over all inputs, pre-train the rest and freeze what stays as it is."""
         body = building.fit_encoder(encoder, data, codes, self.training, self.seed)
         prepared = building.apply_in_blocks(body.front, data.tensor)
@@ -93,7 +94,7 @@ class TrainingRun:
         building.freeze_except(body, self.training.keep)
         return body, prepared
 
-    def task(self, body: Encoder, codes: Codes, k: int, n_known: int) -> Task:
+    def task(self, body: Encoder, codes: IntArray, k: int, n_known: int) -> Task:
         """Describe what the objective is to learn."""
         width = self.training.projection or body.width
         return Task(width, k, n_known, building.compute_shares(codes, n_known), float((codes >= 0).mean()))
@@ -115,7 +116,7 @@ class TrainingRun:
         loss: Objective,
         data: Inputs,
         prepared: Tensor,
-        labels: Codes,
+        labels: IntArray,
         body: Encoder,
         config: Config,
     ) -> Trainer:
@@ -126,7 +127,7 @@ class TrainingRun:
         checkpoint = self.output.checkpoint(file, _digest(data.tensor, labels, config, body))
         return Trainer(network, loss, views, self.training, self.seed, checkpoint, self.ranks)
 
-    def _pretrain(self, data: Inputs, prepared: Tensor, codes: Codes, n_known: int, body: Encoder) -> None:
+    def _pretrain(self, data: Inputs, prepared: Tensor, codes: IntArray, n_known: int, body: Encoder) -> None:
         """Learn from views only, with a projection head that is thrown away."""
         name = self.training.pretrain
         if name is None or not self.training.pretrain_epochs:
@@ -143,7 +144,7 @@ class TrainingRun:
         body.body.cpu()
 
 
-def _digest(inputs: Tensor, labels: Codes, config: Config, encoder: Encoder) -> str:
+def _digest(inputs: Tensor, labels: IntArray, config: Config, encoder: Encoder) -> str:
     digest = hashlib.sha256(json.dumps([config, encoder.config], sort_keys=True).encode())
     digest.update(inputs.numpy().data)
     digest.update(labels.data)

@@ -22,12 +22,13 @@ from offmap.discovery.inputs import KnownClasses
 from offmap.errors import InputError
 from offmap.graph import spectral_features
 from offmap.learning import building
-from offmap.learning.grouping import Codes, Floats, group_rows
+from offmap.learning.grouping import group_rows
 from offmap.learning.inputs import Inputs
 from offmap.learning.model import OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives.self_training import SelfTraining
 from offmap.learning.run import TrainingRun
 from offmap.neighbors.vectors import unit
+from offmap.typing import Float32Array, IntArray
 
 REMEMBERED = 3  # networks whose logits the rows are grouped in
 GRAPH_WEIGHT = np.float32(0.5)  # of the eigenvectors beside the logits of one network
@@ -67,7 +68,7 @@ def fit_rounds(
     groups = _discover(rows.numpy(), known, n_classes, seed)
     k = max(int(groups.max()) + 1, n_classes if isinstance(n_classes, int) else 0)
     start = _graph_features(rows, codes, k, seed)
-    remembered: list[Floats] = []
+    remembered: list[Float32Array] = []
     history: list[dict[str, float]] = []
     config = run.describe(k)
     for number in range(1, run.chosen["rounds"] + 1):
@@ -89,7 +90,7 @@ def fit_rounds(
     return building.assemble_model(net, weight, bias, used, known, history, config)
 
 
-def _discover(rows: Floats, known: KnownClasses, n_classes: int | str | None, seed: int) -> Codes:
+def _discover(rows: Float32Array, known: KnownClasses, n_classes: int | str | None, seed: int) -> IntArray:
     """Group the rows without training; known class i is group i, novel groups follow."""
     k: int | Literal["auto"] = "auto"
     if n_classes is not None and n_classes != "auto":
@@ -98,19 +99,19 @@ def _discover(rows: Floats, known: KnownClasses, n_classes: int | str | None, se
     return discover(rows, known.codes, k, method, seed).labels
 
 
-def _graph_features(rows: Tensor, codes: Codes, k: int, seed: int) -> list[Floats]:
+def _graph_features(rows: Tensor, codes: IntArray, k: int, seed: int) -> list[Float32Array]:
     """Return weighed eigenvectors of the neighbour graph; none for many rows, or for hardly any."""
     if not k < len(rows) <= GRAPH_ROWS:
         return []
     return [GRAPH_WEIGHT * spectral_features(unit(rows).numpy(), codes, k, seed=seed)]
 
 
-def _logits(loss: SelfTraining, features: Tensor) -> Floats:
+def _logits(loss: SelfTraining, features: Tensor) -> Float32Array:
     """Return centred logits, rows of length 1."""
     with torch.no_grad():
         logits = loss.logits(features)
         return unit(logits - logits.mean(dim=1, keepdim=True)).numpy()
 
 
-def _means(features: Tensor, groups: Codes, k: int) -> Tensor:
+def _means(features: Tensor, groups: IntArray, k: int) -> Tensor:
     return torch.zeros(k, features.shape[1]).index_add_(0, torch.from_numpy(groups), features)

@@ -70,7 +70,7 @@ class Deployment:
         object.__setattr__(self, "class_names", check_names(self.class_names))
         n_classes = self.detector.n_classes
         if self.class_names is not None and n_classes is not None and len(self.class_names) != n_classes:
-            raise InputError(f"{len(self.class_names)} class names, but the guard was fitted on {n_classes} classes")
+            raise InputError(f"{len(self.class_names)} class names, but the detector was fitted on {n_classes} classes")
         if self.network is None and self.requirements.extras:
             wanted = self.requirements.describe()
             raise InputError(f"{self.detector}: it reads {wanted}, so a network is needed; give --model")

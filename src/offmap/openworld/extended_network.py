@@ -70,7 +70,7 @@ class ClassifierUpdate:
             return self.network.extract(part.inputs, asked, labels=labels, progress=False)
         if requirements is not None and requirements.extras:
             raise InputError(
-                f"the guard reads {requirements.describe()}, which features do not tell; learn with 'finetune'"
+                f"the detector reads {requirements.describe()}, which features do not tell; learn with 'finetune'"
             )
         if self.model is None:
             return Activations(part.features, self.head, None, labels)
@@ -106,7 +106,7 @@ class ClassifierUpdate:
         return self
 
     def deployable(self, network: Network | None) -> Network | None:
-        """The network to put in service beside a guard fitted on these activations; `network` is the one there now.
+        """The network to put in service beside a detector fitted on these activations; `network` is the one there now.
 
         `None` where there was none: then features are scored, which works while the features are what they were.
         """

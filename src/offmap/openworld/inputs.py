@@ -97,9 +97,9 @@ class KnownSplits:
     Parameters
     ----------
     train
-        To learn from: the head, the encoder, the guard's statistics, and what new classes are told apart from.
+        To learn from: the head, the encoder, the detector's statistics, and what new classes are told apart from.
     calibration
-        For the guard's threshold and nothing else.
+        For the detector's threshold and nothing else.
     held_out
         To see whether anything was forgotten, and nothing else.
     class_names
@@ -181,16 +181,18 @@ class KnownSplits:
             f"{len(self.held_out)} held out)"
         )
 
-    def add_groups(self, pile: LabeledInputs, class_names: tuple[str, ...], seed: int = 0) -> KnownSplits:
+    def add_groups(self, candidates: LabeledInputs, class_names: tuple[str, ...], seed: int = 0) -> KnownSplits:
         """Return the splits with inputs that were given a class added; those without one are left out.
 
-        New classes are divided into the three parts. Inputs of old classes are for training only: the guard took them
-        for unknown, so they are no fair sample to calibrate or to measure with.
+        New classes are divided into the three parts. Inputs of old classes are for training only: nobody labelled
+        them, so they are no fair sample to calibrate or to measure with.
         """
-        old = (pile.labels >= 0) & (pile.labels < len(self.class_names))
-        train, calibration, held_out = stratified_split(pile[pile.labels >= len(self.class_names)], seed=seed)
+        old = (candidates.labels >= 0) & (candidates.labels < len(self.class_names))
+        train, calibration, held_out = stratified_split(
+            candidates[candidates.labels >= len(self.class_names)], seed=seed
+        )
         return KnownSplits(
-            self.train + pile[old] + train, self.calibration + calibration, self.held_out + held_out, class_names
+            self.train + candidates[old] + train, self.calibration + calibration, self.held_out + held_out, class_names
         )
 
     def read_by(self, features_of: Callable[[LabeledInputs], Array]) -> KnownSplits:

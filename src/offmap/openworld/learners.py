@@ -33,7 +33,7 @@ class LearnerInputs:
     ----------
     train
         Labelled inputs of all classes, old and new.
-    pile
+    unlabelled
         Inputs nobody named; only OpenCon reads them.
     class_names
         Of all classes.
@@ -50,7 +50,7 @@ class LearnerInputs:
     """
 
     train: LabeledInputs
-    pile: LabeledInputs
+    unlabelled: LabeledInputs
     class_names: tuple[str, ...]
     n_old: int
     network: Network | None
@@ -167,11 +167,11 @@ def finetune(material: LearnerInputs) -> ClassifierUpdate:
 
 @LEARNERS.register("opencon")
 def opencon(material: LearnerInputs) -> ClassifierUpdate:
-    """OpenCon (thesis, chapter 8) on the features: labelled rows, and the whole pile without labels beside them."""
+    """OpenCon (thesis, chapter 8) on the features: labelled rows, and all inputs without labels beside them."""
     from offmap.learning import learn
 
     material.progress("learning with OpenCon", 0.1)
-    both = material.train + material.pile
+    both = material.train + material.unlabelled
     settings = dict(material.settings)
     space = settings.pop("space", "features")
     model = learn(

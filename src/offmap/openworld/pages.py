@@ -48,7 +48,7 @@ def journey_page(journey: Simulation) -> Page:
         if done is not None:
             page.section(f"Round {number}: the classes it found")
             _holds(page, journey, done)
-            done.shown(page, pictures(done.pile.inputs))
+            done.shown(page, pictures(done.candidates.inputs))
             done.compared(page)
     last_round = journey.steps[-1].record.round
     settings = {} if last_round is None else last_round.settings

@@ -25,7 +25,7 @@ class Evaluation:
         The share of inputs whose class is right: of the classes known before the round (by their labels) and of the
         new ones (by the groups they were put into). `None` where there are no inputs.
     accepted_known, accepted_new
-        The share that the guard calls known.
+        The share that the detector calls known.
     by_class
         Per class its name, how many held-out inputs it has, and the share that is right.
     """
@@ -80,8 +80,8 @@ class Round:
         Both measured on the same held-out inputs.
     n_old
         How many classes were known before.
-    pile
-        The inputs that were flagged, with the class each was learned as, -1 for none.
+    candidates
+        The unlabelled inputs, with the class each was learned as, -1 for none.
     groups
         What became of each proposed group, and why.
     discovery
@@ -97,7 +97,7 @@ class Round:
     before: Evaluation
     after: Evaluation
     n_old: int
-    pile: LabeledInputs
+    candidates: LabeledInputs
     groups: tuple[GroupDecision, ...] = ()
     discovery: Discovery | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -131,10 +131,10 @@ class Round:
             f"{len(self.new_names)} new classes beside {self.n_old}: {', '.join(self.new_names)}",
             f"{'accepted' if self.accepted else 'NOT accepted'}: {self.reason}",
             f"new classes: {_percent(self.before.new)} right before, {_percent(self.after.new)} after",
-            f"the guard calls known: {_percent(self.before.accepted_known)} then "
+            f"the detector calls known: {_percent(self.before.accepted_known)} then "
             f"{_percent(self.after.accepted_known)} of old classes, {_percent(self.before.accepted_new)} then "
             f"{_percent(self.after.accepted_new)} of new ones",
-            f"learned by {self.settings.get('learner')}, guarded by {self.settings.get('guard')}",
+            f"learned by {self.settings.get('learner')}, detected by {self.settings.get('detector')}",
         ]
         return "\n".join(lines)
 
@@ -146,7 +146,7 @@ class Round:
         path
             The file to write.
         items
-            Pictures (``uint8``) or texts of the pile, one per input, to show what the new classes look like.
+            Pictures (``uint8``) or texts of the candidates, one per input, to show what the new classes look like.
         """
         self.page(items).write(path)
 

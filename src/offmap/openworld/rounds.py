@@ -1,4 +1,4 @@
-"""One round: propose classes for a pile, learn them beside the old ones, look for forgetting, calibrate, decide."""
+"""One round: propose classes, learn them beside the old ones, look for forgetting, calibrate, decide."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from offmap.typing import Array
 MAX_FORGETTING = 0.02
 FALL_AIMED_AT = 0.25  # of what is allowed, when the logits of new classes are lowered on calibration inputs
 MIN_SIZE = 10
-MOST_LABELLED = 5000  # labelled inputs beside which a pile is grouped; more would not move the groups
+MOST_LABELLED = 5000  # labelled inputs beside which others are grouped; more would not move the groups
 METHOD = "auto"
 
 
 class NothingFoundError(InputError):
-    """A pile holds no group to learn: nothing is wrong, there is just too little of it yet."""
+    """There is no group to learn: nothing is wrong, there are just too few inputs yet."""
 
 
 def _silent(words: str, share: float) -> None:
@@ -44,7 +44,7 @@ def _silent(words: str, share: float) -> None:
 
 def propose(
     state: LearningState,
-    pile: LabeledInputs,
+    candidates: LabeledInputs,
     n_new: int | Literal["auto"] = "auto",
     *,
     space: Space = "auto",
@@ -53,13 +53,13 @@ def propose(
     texts: Any = None,
     row_space: discovery.Space | None = None,
 ) -> Discovery:
-    """Group a pile into proposed classes, beside the known ones.
+    """Group unlabelled inputs into proposed classes, beside the known ones.
 
     Parameters
     ----------
     state
         What is in use.
-    pile
+    candidates
         Inputs flagged as unknown; their labels are not looked at.
     n_new
         How many new classes, or ``"auto"``.
@@ -70,23 +70,23 @@ def propose(
     seed
         The same seed gives the same groups.
     texts
-        One text per input of the pile: they name the groups.
+        One text per candidate: they name the groups.
     row_space
         How rows are prepared for grouping; chosen by trials on hidden known classes when absent.
 
     Returns
     -------
     Discovery
-        Its first rows are labelled ones (a sample when there are very many), the last ``len(pile)`` are the pile's.
+        Its first rows are labelled ones (a sample when there are very many), the candidates follow.
     """
     train = state.known.train
-    if not len(pile):
-        raise NothingFoundError("the pile is empty; there is nothing to discover")
-    if len(pile) < 2:
-        raise NothingFoundError("one input on the pile: at least two are needed to make a group")
+    if not len(candidates):
+        raise NothingFoundError("no inputs: there is nothing to discover")
+    if len(candidates) < 2:
+        raise NothingFoundError("one input: at least two are needed to make a group")
     train = _some(train, MOST_LABELLED, seed)
-    rows = np.concatenate([train.rows(space), pile.rows(space)])
-    labels = np.concatenate([train.labels, np.full(len(pile), -1)])
+    rows = np.concatenate([train.rows(space), candidates.rows(space)])
+    labels = np.concatenate([train.labels, np.full(len(candidates), -1)])
     n_classes: int | Literal["auto"] = n_new if n_new == "auto" else len(state.known.class_names) + n_new
     found = discover(rows, labels, n_classes, method, seed, space=row_space)
     found = found.rename(dict(enumerate(state.known.class_names)))
@@ -115,7 +115,7 @@ def number_groups(found: Discovery, state: LearningState, min_size: int = MIN_SI
 
 def learn_classes(
     state: LearningState,
-    pile: LabeledInputs,
+    candidates: LabeledInputs,
     names: Mapping[int, str],
     *,
     learner: str = "auto",
@@ -132,7 +132,7 @@ def learn_classes(
     ----------
     state : LearningState
         What is in use.
-    pile : LabeledInputs
+    candidates : LabeledInputs
         Its labels say the class of each input: a known number, a number of `names`, or -1 for not sure.
     names : mapping of int to str
         What new classes are called, by number; the numbers follow the known ones.
@@ -143,7 +143,7 @@ def learn_classes(
     level : float, default 0.05
         Of the exact one-sided tests for a greater loss.
     seed : int, default 0
-        Of the split of the pile and of learning.
+        Of the split of the candidates and of learning.
     progress : callable, optional
         Called with a short text and the share of the work that is done.
     discovery : Discovery, optional
@@ -159,10 +159,10 @@ def learn_classes(
     """
     began = time.perf_counter()
     n_old = len(state.known.class_names)
-    _check(pile, names, n_old, max_forgetting, level)
-    chosen = choose(learner, state.network, state.known.train + pile)
+    _check(candidates, names, n_old, max_forgetting, level)
+    chosen = choose(learner, state.network, state.known.train + candidates)
     task = _Task(state, chosen, max_forgetting, seed, progress, settings)
-    attempt = _learn(task, pile, names)
+    attempt = _learn(task, candidates, names)
     decisions = _judge_groups(task, attempt, level)
     good = [one for one in decisions if one.outcome == "learned"]
     if good and len(good) < len(decisions):
@@ -188,7 +188,7 @@ def learn_classes(
         before=before,
         after=after,
         n_old=n_old,
-        pile=attempt.pile,
+        candidates=attempt.candidates,
         groups=tuple(decisions),
         discovery=discovery,
         settings={
@@ -196,7 +196,7 @@ def learn_classes(
             "max_forgetting": max_forgetting,
             "level": level,
             "seed": seed,
-            "guard": attempt.state.guard.chosen,
+            "detector": attempt.state.detector.chosen,
             "seconds": round(time.perf_counter() - began, 2),
             **settings,
         },
@@ -221,23 +221,23 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A pile with labels, what its new classes are called, and what was learned from it."""
+    """Candidates with labels, what the new classes are called, and what was learned from it."""
 
-    pile: LabeledInputs
+    candidates: LabeledInputs
     names: dict[int, str]
     state: LearningState
 
 
-def _learn(task: _Task, pile: LabeledInputs, names: Mapping[int, str]) -> _Attempt:
-    """Learn the classes of a pile beside the known ones, and fit and calibrate a detector for all of them."""
+def _learn(task: _Task, candidates: LabeledInputs, names: Mapping[int, str]) -> _Attempt:
+    """Learn the classes of the candidates beside the known ones, and fit and calibrate a detector for all of them."""
     state, n_old = task.state, task.n_old
     all_names = state.known.class_names + tuple(names[n_old + place] for place in range(len(names)))
-    known = state.known.add_groups(pile, all_names, task.seed)
+    known = state.known.add_groups(candidates, all_names, task.seed)
     task.progress(f"learning {len(names)} new classes", 0.0)
     learned = LEARNERS.get(task.learner)(
         LearnerInputs(
             known.train,
-            pile[pile.labels < 0],
+            candidates[candidates.labels < 0],
             all_names,
             n_old,
             state.network,
@@ -256,15 +256,15 @@ def _learn(task: _Task, pile: LabeledInputs, names: Mapping[int, str]) -> _Attem
     offsets = class_offsets(logits, old.labels, n_old, before - FALL_AIMED_AT * task.max_forgetting)
     learned = learned.lower_new(n_old, offsets)
     task.progress("fitting and calibrating a new detector", 0.9)
-    calibration = state.guard.calibration
+    calibration = state.detector.calibration
     assert calibration is not None
     by_class = calibration.classes is not None
     fair = known
     if not by_class:  # inputs of a group that do not come back to it would lower the threshold for everything unknown
         clean = (known.calibration.labels < n_old) | (learned.predict(known.calibration) == known.calibration.labels)
         fair = replace(known, calibration=known.calibration[clean])
-    guard = refit_detector(state.guard, learned, fair, calibration.tpr, by_class)
-    return _Attempt(pile, dict(names), LearningState(guard, learned, known, network))
+    detector = refit_detector(state.detector, learned, fair, calibration.tpr, by_class)
+    return _Attempt(candidates, dict(names), LearningState(detector, learned, known, network))
 
 
 def _judge_groups(task: _Task, attempt: _Attempt, level: float) -> list[GroupDecision]:
@@ -279,7 +279,7 @@ def _judge_groups(task: _Task, attempt: _Attempt, level: float) -> list[GroupDec
     all_names = attempt.state.known.class_names
     found = []
     for label, name in attempt.names.items():
-        size = int((attempt.pile.labels == label).sum())
+        size = int((attempt.candidates.labels == label).sum())
         if label in harm:
             lost, n, p = harm[label]
             words = f"it takes {lost} of {n} held-out inputs of known classes (p = {p:.2g})"
@@ -303,21 +303,21 @@ def _judge_groups(task: _Task, attempt: _Attempt, level: float) -> list[GroupDec
 
 
 def _without(attempt: _Attempt, decisions: list[GroupDecision]) -> tuple[LabeledInputs, dict[int, str]]:
-    """Return the pile and names with learned groups renumbered, merged ones in their class, the others unlabelled."""
+    """Return candidates and names with learned groups renumbered, merged ones in their class, the others unlabelled."""
     first = min(attempt.names)
     kept = [label for label, one in zip(attempt.names, decisions, strict=True) if one.outcome == "learned"]
     number = {label: first + place for place, label in enumerate(kept)}
-    labels = attempt.pile.labels.copy()
+    labels = attempt.candidates.labels.copy()
     for label, one in zip(attempt.names, decisions, strict=True):
         into = one.label if one.outcome == "merged" else label
         target = number.get(into, into if into is not None and into < first else -1)  # type: ignore[arg-type]
-        labels[attempt.pile.labels == label] = target
-    return replace(attempt.pile, labels=labels), {number[label]: attempt.names[label] for label in kept}
+        labels[attempt.candidates.labels == label] = target
+    return replace(attempt.candidates, labels=labels), {number[label]: attempt.names[label] for label in kept}
 
 
 def run_round(
     state: LearningState,
-    pile: LabeledInputs,
+    candidates: LabeledInputs,
     n_new: int | Literal["auto"] = "auto",
     *,
     space: Space = "auto",
@@ -326,13 +326,13 @@ def run_round(
     seed: int = 0,
     **options: Any,
 ) -> Round:
-    """Discover classes on a pile and learn them, without asking anyone.
+    """Discover classes among unlabelled inputs and learn them, without asking anyone.
 
     Parameters
     ----------
     state
         What is in use.
-    pile
+    candidates
         Inputs flagged as unknown, such as ``state.flagged(stream)``; their labels are not looked at.
     n_new, space, method, seed
         As `propose` takes them.
@@ -350,20 +350,20 @@ def run_round(
     >>> rows = 6 * np.eye(8)[truth] + rng.normal(size=(600, 8))
     >>> known = KnownSplits.split(rows[truth < 4], truth[truth < 4])
     >>> state = start(offmap.detector("knn(5)"), known)
-    >>> pile = state.flagged(state.part(rows[truth >= 4]))
-    >>> done = run_round(state, pile)
+    >>> candidates = state.flagged(state.part(rows[truth >= 4]))
+    >>> done = run_round(state, candidates)
     >>> done.accepted, done.new_names
     (True, ('new 4', 'new 5'))
     """
-    found = propose(state, pile, n_new, space=space, method=method, seed=seed)
+    found = propose(state, candidates, n_new, space=space, method=method, seed=seed)
     labels, names = number_groups(found, state, min_size)
     if not names:
         raise NothingFoundError(
-            f"no group of at least {min_size} inputs on a pile of {len(pile)}; wait for more, or set min_size"
+            f"no group of at least {min_size} inputs among {len(candidates)}; wait for more, or set min_size"
         )
     taken = set(state.known.class_names)
     free = {number: _free(name, taken) for number, name in names.items()}
-    return learn_classes(state, replace(pile, labels=labels), free, seed=seed, discovery=found, **options)
+    return learn_classes(state, replace(candidates, labels=labels), free, seed=seed, discovery=found, **options)
 
 
 def _some(part: LabeledInputs, most: int, seed: int) -> LabeledInputs:
@@ -385,19 +385,21 @@ def _free(name: str, taken: set[str]) -> str:
     return unique
 
 
-def _check(pile: LabeledInputs, names: Mapping[int, str], n_old: int, max_forgetting: float, level: float) -> None:
+def _check(
+    candidates: LabeledInputs, names: Mapping[int, str], n_old: int, max_forgetting: float, level: float
+) -> None:
     if not 0 < level < 1:
         raise InputError(f"level={level}: the level of a test lies between 0 and 1")
     if not 0 <= max_forgetting <= 1:
         raise InputError(f"max_forgetting={max_forgetting}: a share of inputs between 0 and 1")
     if sorted(names) != list(range(n_old, n_old + len(names))):
         raise InputError(f"new classes are numbered {sorted(names)}; they follow the {n_old} known ones without gaps")
-    given = set(pile.labels[pile.labels >= 0].tolist())
+    given = set(candidates.labels[candidates.labels >= 0].tolist())
     if not given:
-        raise InputError("no input of the pile has a class; name at least one group")
+        raise InputError("no candidate has a class; name at least one group")
     if given - set(range(n_old)) - set(names):
-        raise InputError(f"the pile has inputs of class {max(given)}, which has no name")
+        raise InputError(f"there are candidates of class {max(given)}, which has no name")
     for number, name in names.items():
-        size = int((pile.labels == number).sum())
+        size = int((candidates.labels == number).sum())
         if size < 5:
             raise InputError(f"{name!r}: {size} inputs; at least 5 are needed to learn, calibrate and check a class")

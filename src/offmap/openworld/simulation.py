@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from offmap.activations import Activations
-from offmap.detection import detector
+from offmap.detection import detector as make_detector
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
@@ -20,7 +20,7 @@ from offmap.openworld.openworld_run import OpenWorldRun, RoundRecord, begin_run
 from offmap.openworld.state import LearningState, start
 from offmap.typing import Array
 
-GUARD = "maxlogit + knn(5)"
+DETECTOR = "maxlogit + knn(5)"
 EPOCHS = 12
 WIDTH = 24
 # shares of a known digit: to train, to calibrate, held out, in the stream, to test; of a new one: stream and test
@@ -30,7 +30,7 @@ NEW_SHARES = (0.0, 0.0, 0.0, 0.80, 0.20)
 
 @dataclass(frozen=True)
 class Scenario:
-    """A network with its guard, the streams it will meet, and test inputs.
+    """A network with its detector, the streams it will meet, and test inputs.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class Measured:
     all, new
         Of all classes met so far and of the new ones, groups matched to classes one to one.
     flagged
-        Of inputs of classes not learned yet, the share that the guard flags; `None` when none are left.
+        Of inputs of classes not learned yet, the share that the detector flags; `None` when none are left.
     accepted
-        Of all classes met so far, the share that the guard calls known.
+        Of all classes met so far, the share that the detector calls known.
     """
 
     known: float
@@ -140,7 +140,9 @@ class Simulation:
         return self.steps[-1].record.deployed
 
 
-def digits_world(known: int = 6, rounds: int = 1, seed: int = 0, guard: str = GUARD, epochs: int = EPOCHS) -> Scenario:
+def digits_world(
+    known: int = 6, rounds: int = 1, seed: int = 0, detector: str = DETECTOR, epochs: int = EPOCHS
+) -> Scenario:
     """A small convolutional network that was taught the first digits; the others come in over so many rounds.
 
     Parameters
@@ -151,8 +153,8 @@ def digits_world(known: int = 6, rounds: int = 1, seed: int = 0, guard: str = GU
         How many streams the others are spread over, in order; each also brings inputs of known digits.
     seed
         Of the split and the training.
-    guard
-        The detector that flags.
+    detector
+        What calls inputs unknown, in its text form.
     epochs
         Of training.
     """
@@ -184,7 +186,7 @@ def digits_world(known: int = 6, rounds: int = 1, seed: int = 0, guard: str = GU
     train, calibration, held_out, stream, test = (whole[rng.permutation(np.flatnonzero(place == i))] for i in range(5))
     names = tuple(str(digit) for digit in range(10))
     given = KnownSplits(train, calibration, held_out, names[:known])
-    fitted = detector(guard).fit(_acts(train, network)).calibrate(_acts(calibration, network))
+    fitted = make_detector(detector).fit(_acts(train, network)).calibrate(_acts(calibration, network))
     turns = np.array_split(np.arange(known, 10), rounds)
     turn = np.zeros(len(stream), np.int64)
     for number, digits in enumerate(turns):

@@ -19,11 +19,11 @@ from offmap.typing import Array
 
 @dataclass(frozen=True)
 class LearningState:
-    """A guard in use.
+    """A calibrated detector in use, with its classifier and the inputs that it is tested with.
 
     Parameters
     ----------
-    guard
+    detector
         Fitted and calibrated on `learned.activations`.
     learned
         From inputs to activations over all classes.
@@ -33,7 +33,7 @@ class LearningState:
         Whose features `known` holds; `None` when there are only features.
     """
 
-    guard: Detector
+    detector: Detector
     learned: ClassifierUpdate
     known: KnownSplits
     network: Network | None = None
@@ -41,7 +41,7 @@ class LearningState:
     @property
     def deployment(self) -> Deployment:
         """What goes into service."""
-        return Deployment(self.guard, self.learned.deployable(self.network), self.known.class_names)
+        return Deployment(self.detector, self.learned.deployable(self.network), self.known.class_names)
 
     def part(self, features: Any = None, inputs: Any = None, labels: Any = None) -> LabeledInputs:
         """Return inputs as a round takes them; the network is run over inputs whose features are not given."""
@@ -53,24 +53,24 @@ class LearningState:
 
     def judge(self, part: LabeledInputs) -> Verdicts:
         """Return the verdicts of the detector on some inputs."""
-        return self.guard(self.learned.activations(part, self.guard.requirements))
+        return self.detector(self.learned.activations(part, self.detector.requirements))
 
     def flagged(self, part: LabeledInputs) -> LabeledInputs:
         """Return those inputs that the detector calls unknown."""
         return part[~self.judge(part).known]
 
 
-def start(guard: Detector, known: KnownSplits, network: Network | None = None) -> LearningState:
+def start(detector: Detector, known: KnownSplits, network: Network | None = None) -> LearningState:
     """Make the state before the first round.
 
     Parameters
     ----------
-    guard
+    detector
         Fitted and calibrated on the network's activations, or not fitted at all: then both is done here.
     known
         Labelled inputs of the classes it knows.
     network
-        Whose features `known` holds. Without it, and without a head in the guard, the classes are their means.
+        Whose features `known` holds. Without it, and without a head in the detector, the classes are their means.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def start(guard: Detector, known: KnownSplits, network: Network | None = None) -
     True
     """
     names = known.class_names
-    head = guard.head
+    head = detector.head
     if network is not None:
         inputs = known.train.inputs
         if inputs is not None:
@@ -94,20 +94,20 @@ def start(guard: Detector, known: KnownSplits, network: Network | None = None) -
     if head.n_classes != len(names):
         raise InputError(f"the network knows {head.n_classes} classes, the labelled inputs {len(names)}")
     learned = ClassifierUpdate(names, head)
-    if not guard.is_fitted:
-        guard = refit_detector(guard, learned, known, 0.95, by_class=False)
-    elif guard.calibration is None:
-        raise InputError(f"{guard}: it has no threshold; calibrate it first")
-    return LearningState(guard, learned, known, network)
+    if not detector.is_fitted:
+        detector = refit_detector(detector, learned, known, 0.95, by_class=False)
+    elif detector.calibration is None:
+        raise InputError(f"{detector}: it has no threshold; calibrate it first")
+    return LearningState(detector, learned, known, network)
 
 
 def refit_detector(
-    guard: Detector, learned: ClassifierUpdate, known: KnownSplits, tpr: float, by_class: bool
+    detector: Detector, learned: ClassifierUpdate, known: KnownSplits, tpr: float, by_class: bool
 ) -> Detector:
     """Fit and calibrate a detector of the same kind anew, with the parameters that were chosen."""
-    from offmap.detection import detector
+    from offmap.detection import detector as make_detector
 
-    made = detector(guard.chosen)
+    made = make_detector(detector.chosen)
     made.fit(learned.activations(known.train, made.requirements))
     return made.calibrate(learned.activations(known.calibration, made.requirements), tpr=tpr, by_class=by_class)
 

@@ -114,7 +114,7 @@ class Workspace:
             Their groups; beside the known classes where there are labelled data.
         """
         state = None if self.known is None else self.load_state()
-        network, detector = (None, self.base.detector) if state is None else (state.network, state.guard)
+        network, detector = (None, self.base.detector) if state is None else (state.network, state.detector)
         ids, inputs = read_unknown_inputs(self.unknowns, network, _width(detector), self.settings)
         if len(ids) < MIN_INPUTS:
             raise InputError(f"{len(ids)} unknown inputs can be compared; at least {MIN_INPUTS} are needed for groups")
@@ -147,7 +147,7 @@ class Workspace:
         state = self.load_state()
         if proposal.n_known != len(state.known.class_names):
             raise InputError("the groups were made beside other known classes; group the unknown inputs again")
-        width = _width(state.guard)
+        width = _width(state.detector)
         ids, inputs = read_unknown_inputs(self.unknowns, state.network, width, self.settings, proposal.ids)
         if len(ids) < len(proposal.ids):
             raise InputError("some inputs of these groups are no longer stored; group the unknown inputs again")

@@ -36,11 +36,11 @@ def write_version(store_dir: Path, done: Round) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     folder = root / f".new-{os.getpid()}-{os.urandom(4).hex()}"
     folder.mkdir()
-    done.new.guard.save(folder / "guard.offmap")
+    done.new.detector.save(folder / "guard.offmap")
     done.new.learned.save(folder)
-    tensors = {"features": done.pile.features, "labels": done.pile.labels}
-    if done.pile.inputs is not None:
-        tensors["inputs"] = done.pile.inputs
+    tensors = {"features": done.candidates.features, "labels": done.candidates.labels}
+    if done.candidates.inputs is not None:
+        tensors["inputs"] = done.candidates.inputs
     config = {"class_names": list(done.new.known.class_names), "seed": done.settings["seed"]}
     store.save(folder / "pile.offmap", "pile", config, tensors)
     return folder

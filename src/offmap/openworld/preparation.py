@@ -1,0 +1,145 @@
+"""What rounds begin with: a state made from labelled data, and unlabelled data as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from offmap.activations import Activations, Head
+from offmap.detection import Detector
+from offmap.detection import detector as make_detector
+from offmap.errors import InputError
+from offmap.network import Network
+from offmap.openworld.inputs import KnownSplits, LabeledInputs
+from offmap.openworld.learners import linear_head
+from offmap.openworld.state import LearningState, start
+from offmap.typing import Array
+
+EPOCHS = 20
+
+
+def begin(
+    detector: str | Detector,
+    labels: Any,
+    *,
+    features: Any = None,
+    inputs: Any = None,
+    network: Network | None = None,
+    head: Head | None = None,
+    class_names: Sequence[str] | None = None,
+    held_out: tuple[Any, Mapping[str, Any]] | None = None,
+    tpr: float = 0.95,
+    seed: int = 0,
+) -> LearningState:
+    """Make the state that rounds begin with from labelled data.
+
+    Parameters
+    ----------
+    detector
+        A detector's text form, or one that is fitted and calibrated already.
+    labels
+        Class numbers from 0; rows with -1 are left out.
+    features, inputs
+        One of them, one row per label. Without a network, a small convolutional one is trained on pictures, and rows
+        of other inputs are taken as features.
+    network
+        Runs inputs.
+    head
+        The last layer over given features; a linear one is trained when absent.
+    class_names
+        One per class.
+    held_out
+        Labels, and features or inputs by name, that the network was not trained on; see `KnownSplits.of`.
+    tpr
+        The share of known inputs to accept; lowered where too few calibrate to promise it.
+    seed
+        Of the split into parts, and of training.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.arange(300) % 3
+    >>> begin("knn(5)", truth, features=4 * np.eye(5)[truth] + rng.normal(size=(300, 5))).known
+    KnownSplits(3 classes: 180 to train, 60 to calibrate, 60 held out)
+    """
+    if features is None and inputs is None:
+        raise InputError("give features or inputs, one row per label")
+    if features is None and network is None and np.ndim(inputs) > 2:
+        network = train_cnn(inputs, labels, seed, whole=held_out is not None)
+    whole = _labelled(labels, network, features, inputs)
+    n_classes = int(whole.labels.max()) + 1
+    names = [str(label) for label in range(n_classes)] if class_names is None else class_names
+    if held_out is None:
+        known = KnownSplits.split(whole.features, whole.labels, names, whole.inputs, seed=seed)
+    else:
+        known = KnownSplits.of(whole, _labelled(held_out[0], network, **held_out[1]), names, seed)
+    made = make_detector(detector) if isinstance(detector, str) else detector
+    if network is None and not made.is_fitted:
+        train = known.train
+        if head is None:
+            head = linear_head(train.features, train.labels, n_classes)
+        made.fit(Activations(train.features, head, None, train.labels))
+        promised = min(tpr, 1 - 1 / (len(known.calibration) + 1))
+        made.calibrate(Activations(known.calibration.features, head), tpr=promised)
+    return start(made, known, network)
+
+
+def train_cnn(pictures: Any, labels: Any, seed: int, whole: bool = False) -> Network:
+    """A small convolutional network for pictures with channels first, trained on what `KnownSplits.split` trains on.
+
+    Parameters
+    ----------
+    pictures, labels
+        One label per picture; pictures labelled -1 are left out.
+    seed
+        Of the split and the training.
+    whole
+        Train on all of them, as there are others to calibrate and measure with.
+    """
+    from offmap.models.classify import train_classifier
+    from offmap.models.cnn import CNN
+
+    array = np.asarray(pictures)
+    if array.ndim != 4 or array.shape[1] not in (1, 3):
+        raise InputError(f"inputs of shape {array.shape}: name a network with --model, or give features")
+    part = LabeledInputs.of(np.zeros((len(array), 1)), labels, array)
+    part = part[part.labels >= 0]
+    if not whole:
+        part = KnownSplits.split(part.features, part.labels, None, part.inputs, seed=seed).train
+    model = CNN(int(part.labels.max()) + 1, channels=array.shape[1], seed=seed)
+    return Network(train_classifier(model, part.inputs, part.labels, epochs=EPOCHS, seed=seed))
+
+
+def _labelled(labels: Any, network: Network | None, features: Any = None, inputs: Any = None) -> LabeledInputs:
+    """Labelled rows as a part; inputs are run through the network, or are features when there is none."""
+    own = np.asarray(labels)
+    if not (own >= 0).any():
+        raise InputError("no input has a label; some are needed to know what is known")
+    if features is None:
+        if network is None:
+            features, inputs = inputs, None
+        else:
+            features = network.extract(np.asarray(inputs), progress=False).features
+    part = LabeledInputs.of(features, own, inputs)
+    return part[part.labels >= 0]
+
+
+def read_stream(state: LearningState, *, features: Any = None, inputs: Any = None) -> LabeledInputs:
+    """Return unlabelled data as inputs of a round; without a network, inputs are features."""
+    if features is None and inputs is not None and state.network is None:
+        features, inputs = np.asarray(inputs), None
+    return state.part(features, inputs)
+
+
+def cut(stream: Mapping[str, Array], rounds: int) -> list[dict[str, Array]]:
+    """Unlabelled data in so many parts, in the order it is in.
+
+    Examples
+    --------
+    >>> [part["features"].shape for part in cut({"features": np.zeros((5, 2))}, 2)]
+    [(3, 2), (2, 2)]
+    """
+    n = len(next(iter(stream.values())))
+    return [{name: array[rows] for name, array in stream.items()} for rows in np.array_split(np.arange(n), rounds)]
