@@ -1,7 +1,8 @@
 """Rounds between a network and a clustering: each learns from the other, and both start from training-free discovery.
 
-`discover` groups the rows by the eigenvectors of their neighbour graph. A network with a classifier over all groups
-learns them; mixing rows in pairs keeps it from learning the groups' errors by heart. Its logits are a space in
+`discover` groups the rows by the eigenvectors of their neighbour graph; groups that are too large are split and parts
+of one class merged, as the sizes of known classes suggest (`exchange_groups`). A network with a classifier over all
+groups learns them; mixing rows in pairs keeps it from learning the groups' errors by heart. Its logits are a space in
 which classes are rounder than in the inputs: the rows are grouped again in the logits of the last networks beside the
 eigenvectors of the neighbour graph, labelled rows held in their classes, and the next network starts afresh with these.
 docs/learning-results.md shows what that gains, and where it gains nothing.
@@ -10,8 +11,9 @@ docs/learning-results.md shows what that gains, and where it gains nothing.
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
-from typing import Literal
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,18 +22,21 @@ from torch import Tensor, nn
 from offmap.discovery import discover
 from offmap.discovery.inputs import KnownClasses
 from offmap.errors import InputError
-from offmap.graph import spectral_features
+from offmap.graph import knn_graph, labelled_eigenvectors
+from offmap.graph.features import PER_CLASS
 from offmap.learning import building
+from offmap.learning.exchanging import exchange_groups
 from offmap.learning.grouping import group_rows
 from offmap.learning.inputs import Inputs
 from offmap.learning.model import OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives.self_training import SelfTraining
 from offmap.learning.run import TrainingRun
-from offmap.neighbors.vectors import unit
+from offmap.neighbors.vectors import unit, unit_and_length
 from offmap.typing import Float32Array, IntArray
 
 REMEMBERED = 3  # networks whose logits the rows are grouped in
 GRAPH_WEIGHT = np.float32(0.5)  # of the eigenvectors beside the logits of one network
+NEIGHBORS = 30
 GRAPH_ROWS = 30_000  # with more rows the logits have to do: eigenvectors would cost more than the training
 
 
@@ -67,7 +72,8 @@ def fit_rounds(
     rows = data.tensor if data.kind == "embeddings" else building.compute_features(body.body, prepared)
     groups = _discover(rows.numpy(), known, n_classes, seed)
     k = max(int(groups.max()) + 1, n_classes if isinstance(n_classes, int) else 0)
-    start = _graph_features(rows, codes, k, seed)
+    links = _Links.build(rows, codes, k, seed)
+    groups = links.exchange(groups)
     remembered: list[Float32Array] = []
     history: list[dict[str, float]] = []
     config = run.describe(k)
@@ -83,7 +89,8 @@ def fit_rounds(
         if number == run.chosen["rounds"]:
             break
         remembered = [*remembered, _logits(loss, building.compute_features(body.body, prepared))][-REMEMBERED:]
-        groups, _ = group_rows(np.concatenate([*start, *remembered], axis=1), k, codes, n_known, seed)
+        groups, _ = group_rows(np.concatenate([*links.weighed, *remembered], axis=1), k, codes, n_known, seed)
+        groups = links.exchange(groups)
     features = building.compute_features(body.body, prepared)
     weight, bias, used = building.find_class_vectors(loss, features, known, seed)
     net = OpenWorldNet(body, nn.Identity(), body.width, len(used))
@@ -99,11 +106,34 @@ def _discover(rows: Float32Array, known: KnownClasses, n_classes: int | str | No
     return discover(rows, known.codes, k, method, seed).labels
 
 
-def _graph_features(rows: Tensor, codes: IntArray, k: int, seed: int) -> list[Float32Array]:
-    """Return weighed eigenvectors of the neighbour graph; none for many rows, or for hardly any."""
-    if not k < len(rows) <= GRAPH_ROWS:
-        return []
-    return [GRAPH_WEIGHT * spectral_features(unit(rows).numpy(), codes, k, seed=seed)]
+@dataclass(frozen=True)
+class _Links:
+    """The neighbour graph of the rows and its eigenvectors; none for many rows, or for hardly any."""
+
+    codes: IntArray
+    seed: int
+    graph: Any = None
+    features: Float32Array | None = None
+
+    @classmethod
+    def build(cls, rows: Tensor, codes: IntArray, k: int, seed: int) -> _Links:
+        """Build the graph and find its eigenvectors."""
+        if not k < len(rows) <= GRAPH_ROWS:
+            return cls(codes, seed)
+        graph = knn_graph(unit(rows).numpy(), min(NEIGHBORS, len(rows) - 1))
+        vectors = labelled_eigenvectors(graph, codes, math.ceil(PER_CLASS * k), seed=seed)
+        return cls(codes, seed, graph, unit_and_length(vectors)[0])
+
+    @property
+    def weighed(self) -> list[Float32Array]:
+        """The eigenvectors as they stand beside logits."""
+        return [] if self.features is None else [GRAPH_WEIGHT * self.features]
+
+    def exchange(self, groups: IntArray) -> IntArray:
+        """Return the groups with some exchanged; without a graph as they are."""
+        if self.features is None:
+            return groups
+        return exchange_groups(groups, self.features, self.graph, self.codes, int(self.codes.max()) + 1, self.seed)
 
 
 def _logits(loss: SelfTraining, features: Tensor) -> Float32Array:
