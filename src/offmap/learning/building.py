@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -9,17 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from offmap.data.token_views import TokenViews
 from offmap.data.vector_views import VectorViews
 from offmap.data.views import ImageViews, Views
 from offmap.discovery.counting import count_classes
 from offmap.discovery.inputs import KnownClasses
 from offmap.errors import InputError
-from offmap.learning.encoders import Encoder, Pictures, Whitening, make_named_encoder, wrap_module
+from offmap.learning.encoders import Encoder, Pictures, Whitening, make_named_encoder, wrap_bert, wrap_module
 from offmap.learning.grouping import group_rows
 from offmap.learning.inputs import Inputs
 from offmap.learning.model import SHARPNESS, OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives import Objective
 from offmap.learning.settings import Training
+from offmap.models.bert import BertEncoder
 from offmap.models.freezing import freeze
 from offmap.neighbors.vectors import unit
 from offmap.typing import IntArray
@@ -96,7 +99,9 @@ def check_count(asked: int | str, known: KnownClasses) -> int:
 def fit_encoder(encoder: str | nn.Module, data: Inputs, codes: IntArray, training: Training, seed: int) -> Encoder:
     """Build an encoder for these inputs, its fixed part fitted to them."""
     shape = tuple(data.tensor.shape[1:])
-    if isinstance(encoder, nn.Module):
+    if isinstance(encoder, BertEncoder):
+        made = wrap_bert(copy.deepcopy(encoder))
+    elif isinstance(encoder, nn.Module):
         made = wrap_module(encoder, data.tensor)
     elif data.kind == "embeddings":
         usual = "mlp" if training.hidden else "linear"
@@ -116,6 +121,8 @@ def make_views(data: Inputs, prepared: Tensor, training: Training) -> Views:
     """Build what makes two views of these inputs."""
     if data.kind == "images":
         return ImageViews.simclr()
+    if data.kind == "texts":
+        return TokenViews(prepared.shape[1], dropout=training.dropout, span=training.span)
     near = min(training.neighbours, len(prepared) - 1)
     if not near:
         return VectorViews(prepared.shape[1], dropout=training.dropout, noise=training.noise)

@@ -48,7 +48,9 @@ def fit_closed_form(
         Values that replace those of `SETTINGS`.
     """
     if data.kind != "embeddings":
-        raise InputError(f"{SPECTRAL}: it reads embeddings; train an encoder on pictures first, and give its features")
+        raise InputError(
+            f"{SPECTRAL}: it reads embeddings; encode texts, or train an encoder on pictures, and give the features"
+        )
     unknown = settings.keys() - SETTINGS.keys()
     if unknown:
         raise InputError(f"{SPECTRAL}: there is no setting {sorted(unknown)[0]!r}; it has {', '.join(SETTINGS)}")

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from offmap.errors import InputError, StoreError
+from offmap.models.bert import BertEncoder
+from offmap.models.tokenizer import Tokenizer
 from offmap.neighbors.vectors import unit
 
 Config = dict[str, Any]
@@ -27,11 +29,20 @@ class Encoder(nn.Module):
         Columns of the features.
     config
         From which `build_encoder` makes the same modules again.
+    tokenizer
+        What turns texts into inputs, where the encoder reads texts.
     """
 
-    def __init__(self, front: nn.Module, body: nn.Module, width: int, config: Config) -> None:
+    def __init__(
+        self, front: nn.Module, body: nn.Module, width: int, config: Config, tokenizer: Tokenizer | None = None
+    ) -> None:
         super().__init__()
-        self.front, self.body, self.width, self.config = front, body, width, config
+        self.front, self.body, self.width, self.config, self.tokenizer = front, body, width, config, tokenizer
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the inputs are texts, or token numbers of such."""
+        return bool(self.config["kind"] == "bert")
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features, rows × width."""
@@ -87,6 +98,14 @@ class Pictures(nn.Module):
         return (inputs.float() - self.mean[:, None, None]) / self.deviation[:, None, None]
 
 
+class HalfPrecision(nn.Module):
+    """States of tokens in 16 bits: half the memory where those of a whole set are kept."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the same numbers, rounded."""
+        return states.half()
+
+
 class Lookup(nn.Module):
     """Features of stored rows, and for other rows the mean of their nearest ones' (Nyström's extension)."""
 
@@ -133,6 +152,16 @@ def make_lookup_encoder(front: Whitening, body: Lookup) -> Encoder:
     return Encoder(front, body, columns, config)
 
 
+def wrap_bert(encoder: BertEncoder) -> Encoder:
+    """Wrap a sentence encoder: blocks that are not trained are the front, whose states of tokens are kept."""
+    tokenizer = encoder.tokenizer
+    config = {"kind": "bert", "shape": encoder.shape, "trained": encoder.trained}
+    if tokenizer is not None:
+        config |= {"tokenizer": tokenizer.definition, "max_length": tokenizer.max_length}
+    front = encoder.front if encoder.trained is None else nn.Sequential(encoder.front, HalfPrecision())
+    return Encoder(front.requires_grad_(False), encoder.body, encoder.width, config, tokenizer)
+
+
 def wrap_module(body: nn.Module, example: Tensor) -> Encoder:
     """Wrap a user's module that maps inputs to features, rows × columns."""
     was_training = body.training
@@ -157,6 +186,9 @@ def build_encoder(config: Mapping[str, Any], body: nn.Module | None = None) -> E
     if kind == "lookup":
         stored = Lookup(config["rows"], config["width"], config["columns"], config["neighbours"])
         return make_lookup_encoder(Whitening(config["width"]), stored)
+    if kind == "bert":
+        tokens = Tokenizer(config["tokenizer"], config["max_length"]) if "tokenizer" in config else None
+        return wrap_bert(BertEncoder(**config["shape"], trained=config["trained"], tokenizer=tokens))
     if kind == "custom" and body is not None:
         whole = nn.Sequential(Pictures(config["channels"]), body) if config["pictures"] else body
         return Encoder(nn.Identity(), whole, config["columns"], dict(config))

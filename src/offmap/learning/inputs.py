@@ -12,19 +12,29 @@ from torch import Tensor
 from offmap.activations import as_array
 from offmap.errors import InputError
 from offmap.learning.settings import Kind
+from offmap.models.tokenizer import Tokenizer
 
 CHANNELS = (1, 3)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """All inputs: rows × columns, or N × channels × height × width."""
+    """All inputs: rows × columns, N × channels × height × width, or the token numbers of texts, N × tokens."""
 
     tensor: Tensor
     kind: Kind
 
     def __len__(self) -> int:
         return len(self.tensor)
+
+
+def as_tokens(values: Any, tokenizer: Tokenizer | None) -> Inputs:
+    """Read texts by their tokenizer, or token numbers as they are."""
+    numbers = isinstance(values, np.ndarray | Tensor) and values.ndim == 2
+    if not numbers and tokenizer is None:
+        raise InputError("texts: the encoder has no tokenizer; give token numbers, texts × tokens, or use load_bert")
+    ids = as_inputs(values if numbers or tokenizer is None else tokenizer(values))
+    return Inputs(ids.tensor, "texts")
 
 
 def as_inputs(values: Any) -> Inputs:

@@ -15,17 +15,18 @@ from offmap.discovery.inputs import read_labels
 from offmap.errors import InputError
 from offmap.learning.closed_form import SPECTRAL, fit_closed_form
 from offmap.learning.distributed import join_processes
-from offmap.learning.inputs import as_inputs
+from offmap.learning.inputs import as_inputs, as_tokens
 from offmap.learning.model import OpenWorldModel
 from offmap.learning.objectives import objective as get_objective
 from offmap.learning.reporting import Output, format_csv
 from offmap.learning.run import TrainingRun
 from offmap.learning.self_training import fit_rounds
 from offmap.learning.settings import Kind, Preset, published_encoder, resolve
+from offmap.models.bert import BertEncoder
 
 P = ParamSpec("P")
 
-AUTO: dict[Kind, str] = {"embeddings": "self-training", "images": "opencon"}
+AUTO: dict[Kind, str] = {"embeddings": "self-training", "images": "opencon", "texts": "self-training"}
 
 
 def _accept_objective_first(function: Callable[P, OpenWorldModel]) -> Callable[P, OpenWorldModel]:
@@ -61,14 +62,16 @@ def learn(
     Parameters
     ----------
     inputs : array-like
-        Embeddings, rows × columns; or pictures, N × height × width (× channels), or with channels first.
+        Embeddings, rows × columns; pictures, N × height × width (× channels), or with channels first; or texts, when
+        the encoder is a `BertEncoder`.
     labels : array-like
         Class numbers with -1 where unlabelled, or names with `None`.
     n_classes : int or "auto", optional
         Known and novel classes together; estimated when `None` or ``"auto"``.
     encoder : str or nn.Module, default "auto"
         ``"auto"``: an adapter for embeddings, a small convolutional network for pictures; a name of
-        `offmap.models.encoders`, such as ``"resnet18"``; or your own module from inputs to features.
+        `offmap.models.encoders`, such as ``"resnet18"``; your own module from inputs to features; or a `BertEncoder`,
+        as `offmap.models.load_bert` gives it, which is fine-tuned on texts (a copy of it is).
     seed : int, default 0
         The same seed gives the same model.
     out : path, optional
@@ -76,7 +79,7 @@ def learn(
         and ends in the same weights, bit for bit, on the same machine with the same number of threads. Under
         ``torchrun`` all processes train one model; the first one writes.
     objective : str, default "auto"
-        ``"auto"`` is ``"self-training"`` for embeddings and ``"opencon"`` for pictures. Others are ``"gcd"``,
+        ``"auto"`` is ``"self-training"`` for embeddings and texts and ``"opencon"`` for pictures. Others are ``"gcd"``,
         ``"sorl"``, ``"nscl"``, ``"scl"``, ``"simclr"``, ``"supcon"``, ``"orca"``, ``"uno"``, ``"autonovel"``, ``"ce"``,
         ``"godin"``, and ``"sorl-spectral"``, which needs no training; `registered` lists them. It may also stand before
         the inputs: ``learn("gcd", inputs, labels)``.
@@ -114,7 +117,7 @@ def learn(
     >>> bool((model.predict(rows)[truth == 1] == 1).all())
     True
     """
-    data = as_inputs(inputs)
+    data = as_tokens(inputs, encoder.tokenizer) if isinstance(encoder, BertEncoder) else as_inputs(inputs)
     if len(data) < 4:
         raise InputError(f"{len(data)} inputs: at least 4 are needed to learn anything")
     known = read_labels(labels, len(data))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from offmap import store
 from offmap.errors import InputError
 from offmap.learning.encoders import Encoder, build_encoder
-from offmap.learning.inputs import as_inputs
+from offmap.learning.inputs import as_inputs, as_tokens
 from offmap.learning.objectives.base import Objective
 from offmap.neighbors.vectors import unit
 from offmap.network import Network
@@ -143,7 +143,8 @@ class OpenWorldModel:
         return cls(net, ids, tuple(config["class_names"]), config["n_known"], config["history"], config["run"])
 
     def _blocks(self, x: Any, size: int = 1024) -> Iterator[Tensor]:
-        inputs = as_inputs(x).tensor
+        encoder = self.net.encoder
+        inputs = (as_tokens(x, encoder.tokenizer) if encoder.reads_tokens else as_inputs(x)).tensor
         if not len(inputs):
             raise InputError("there is no input; give at least one row")
         for start in range(0, len(inputs), size):

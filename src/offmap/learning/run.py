@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -72,7 +73,8 @@ class TrainingRun:
         loss = self.kind(self.task(body, codes, k, n_known), self.chosen)
         start = building.compute_features(network, prepared)
         smoothing = training.smoothing
-        balanced = not smoothing and balance_helps(unit(data.tensor.reshape(len(data), -1)).numpy(), codes, seed)
+        space = start if data.kind == "texts" else unit(data.tensor.reshape(len(data), -1))
+        balanced = not smoothing and balance_helps(space.numpy(), codes, seed)
         _, centres = group_rows(start.numpy(), k, codes, n_known, seed, balanced, smoothing)
         loss.start(start, torch.from_numpy(codes), torch.from_numpy(centres))
         config = self.describe(k) | {"balanced": balanced}
@@ -128,13 +130,17 @@ class TrainingRun:
         return Trainer(network, loss, views, self.training, self.seed, checkpoint, self.ranks)
 
     def _pretrain(self, data: Inputs, prepared: Tensor, codes: IntArray, n_known: int, body: Encoder) -> None:
-        """Learn from views only, with a projection head that is thrown away."""
+        """Learn from views only or from labelled rows only, with a projection head that is thrown away."""
         name = self.training.pretrain
         if name is None or not self.training.pretrain_epochs:
             return
         kind = objective(name)
         chosen, _ = resolve(kind, data.kind, "auto", {})
         training = replace(self.training, epochs=self.training.pretrain_epochs)
+        if kind.needs_labels:
+            labelled = np.flatnonzero(codes >= 0)
+            data = replace(data, tensor=data.tensor[labelled])
+            prepared, codes = prepared[labelled], codes[labelled]
         head = kind.projection_head(body.width, training.projection, self.seed)
         before = replace(self, kind=kind, chosen=chosen, training=training)
         loss = kind(before.task(body, codes, max(n_known, 1), n_known), chosen)

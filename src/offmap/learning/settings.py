@@ -10,7 +10,7 @@ from typing import Any, Literal
 from offmap.errors import InputError
 from offmap.learning.objectives.base import Objective
 
-Kind = Literal["embeddings", "images"]
+Kind = Literal["embeddings", "images", "texts"]
 Preset = Literal["auto", "thesis", "authors", "embeddings", "cifar10", "cifar100", "imagenet100"]
 ENCODERS = {"cifar10": "resnet18", "cifar100": "resnet18", "imagenet100": "resnet50"}  # thesis, section 8.4
 PRESETS = ("auto", "thesis", "authors", "embeddings", *ENCODERS)
@@ -35,13 +35,17 @@ class Training:
     neighbours, neighbour_share, dropout, noise
         Views of embeddings: the second view is one of so many nearest rows, this often; both lose values and gain
         Gaussian noise.
+    span
+        Views of texts: the share of a text's tokens that are dropped as one span; `dropout` is the chance of each token
+        beside it.
     shrinkage
         Of the whitening by known classes; `None` does not whiten.
     smoothing
         Where k-means looks for classes, at the start and in the end: average the features of each row with those of so
         many nearest rows first; 0 does not, and whether groups are balanced is then decided on hidden known classes.
     pretrain, pretrain_epochs
-        ``"simclr"`` or ``"scl"``: learn from views alone first, for so many epochs.
+        ``"simclr"`` or ``"scl"``: learn from views alone first, for so many epochs. ``"supcon"`` learns from the
+        labelled rows, and from them only.
     keep
         With a network of one's own or by name: train only these parts of it, such as ``("layer4",)``, as OpenCon
         and SORL do from pre-trained weights (thesis, section 8.4); all when empty.
@@ -67,6 +71,7 @@ class Training:
     neighbour_share: float = 1.0
     dropout: float = 0.0
     noise: float = 0.0
+    span: float = 0.0
     shrinkage: float | None = None
     smoothing: int = 0
     pretrain: str | None = None
@@ -91,9 +96,10 @@ class Training:
             "neighbour_share": 0 <= self.neighbour_share <= 1,
             "dropout": 0 <= self.dropout < 1,
             "noise": self.noise >= 0,
+            "span": 0 <= self.span < 1,
             "shrinkage": self.shrinkage is None or 0 < self.shrinkage <= 1,
             "smoothing": self.smoothing >= 0,
-            "pretrain": self.pretrain in (None, "simclr", "scl"),
+            "pretrain": self.pretrain in (None, "simclr", "scl", "supcon"),
             "pretrain_epochs": self.pretrain_epochs >= 0,
             "amp": self.amp in (None, "bfloat16"),
         }
@@ -113,6 +119,14 @@ EMBEDDINGS: Mapping[str, Any] = {
     "dropout": 0.1,
     "shrinkage": 0.8,
     "smoothing": 15,
+}
+TEXTS: Mapping[str, Any] = {
+    "epochs": 3,
+    "batch_size": 128,
+    "learning_rate": 1e-4,
+    "weight_decay": 1e-2,
+    "dropout": 0.1,
+    "span": 0.1,
 }
 
 
@@ -141,13 +155,15 @@ def resolve(
     """
     if preset not in PRESETS:
         raise InputError(f"preset={preset!r}: choose one of {', '.join(PRESETS)}")
-    chosen = ("embeddings" if kind == "embeddings" else "thesis") if preset == "auto" else preset
+    chosen = ("thesis" if kind == "images" else "embeddings") if preset == "auto" else preset
     own, training = dict(objective.settings), {**asdict(Training()), **objective.published_training}
     layers: list[Mapping[str, Any]] = []
-    if kind == "embeddings":
+    if kind != "images":
         training |= EMBEDDINGS
     if chosen == "embeddings":
         layers.append(objective.embeddings)
+    if kind == "texts":
+        layers.append({**TEXTS, **objective.texts})
     if chosen == "authors":
         if not objective.authors:
             raise InputError(f"preset='authors': no released code of {objective.name} is followed here; try 'thesis'")

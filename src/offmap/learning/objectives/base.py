@@ -62,6 +62,7 @@ class Objective(nn.Module):
     settings: ClassVar[Mapping[str, Any]] = {}
     authors: ClassVar[Mapping[str, Any]] = {}
     embeddings: ClassVar[Mapping[str, Any]] = {}
+    texts: ClassVar[Mapping[str, Any]] = {}  # where a sentence encoder is fine-tuned, on top of what suits embeddings
     published_training: ClassVar[Mapping[str, Any]] = {}  # what the thesis trains this objective with
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # and what is particular to a data set, by preset
     grid: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # what `tune` tries

@@ -1,0 +1,172 @@
+"""Reading a sentence encoder of the BERT family: weights from safetensors or ONNX, and its tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.errors import InputError
+from offmap.models.tokenizer import Tokenizer
+from offmap.text.packaged import DEFAULT, ENCODERS
+
+if TYPE_CHECKING:
+    from offmap.models.bert import BertEncoder
+
+
+_NAMES = (  # transformers' names in ours; longer ones first
+    (r"^(bert|0\.auto_model)\.", ""),
+    (r"embeddings\.word_embeddings", "states.words"),
+    (r"embeddings\.position_embeddings", "states.places"),
+    (r"embeddings\.token_type_embeddings", "states.kinds"),
+    (r"embeddings\.LayerNorm", "states.norm"),
+    (r"attention\.self\.", ""),
+    (r"attention\.output\.dense", "out"),
+    (r"attention\.output\.LayerNorm", "norm_1"),
+    (r"intermediate\.dense", "up"),
+    (r"output\.dense", "down"),
+    (r"output\.LayerNorm", "norm_2"),
+)
+_UNUSED = ("pooler.", "position_ids")
+_SHAPE = {
+    "vocabulary": "vocab_size",
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+    "positions": "max_position_embeddings",
+}
+
+
+def load_bert(source: str | os.PathLike[str] = DEFAULT, trained: int | None = None) -> BertEncoder:
+    """Load a sentence encoder that can be fine-tuned, with its tokenizer.
+
+    Parameters
+    ----------
+    source : str or path, default "minilm"
+        The name of an encoder from an installed package, as `offmap.TextEncoder` takes it; or a folder as transformers
+        and sentence-transformers write it, with ``config.json``, ``tokenizer.json`` and ``model.safetensors`` or
+        ``model.onnx`` (also in ``onnx/``). A text's row is the mean over its tokens, of length 1.
+    trained : int, optional
+        How many of the last blocks `offmap.learn` trains; the whole network when `None`.
+
+    Returns
+    -------
+    BertEncoder
+        In evaluation mode; `BertEncoder.tokenize` makes its token numbers.
+
+    Raises
+    ------
+    InputError
+        If there is no such folder, or its weights are not of the BERT family.
+
+    See Also
+    --------
+    offmap.TextEncoder : The same encoder where it is not trained, and faster.
+
+    Examples
+    --------
+    >>> encoder = load_bert(trained=2)
+    >>> encoder.tokenize(["Where is my card?"]).tolist()
+    [[101, 2073, 2003, 2026, 4003, 1029, 102]]
+    """
+    from offmap.models.bert import BertEncoder
+
+    folder = find_folder(source)
+    config = json.loads((folder / "config.json").read_text())
+    if config.get("model_type", "bert") != "bert" or config.get("hidden_act", "gelu") != "gelu":
+        raise InputError(
+            f"{folder}: a {config.get('model_type')} with {config.get('hidden_act')}; only a BERT with gelu can be read"
+        )
+    try:
+        shape = {ours: int(config[theirs]) for ours, theirs in _SHAPE.items()}
+    except KeyError as error:
+        raise InputError(f"{folder / 'config.json'}: it does not say {error}; a BERT encoder's does") from None
+    tokenizer = Tokenizer((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    encoder = BertEncoder(**shape, trained=trained, tokenizer=tokenizer)
+    fill_bert(encoder, read_bert_weights(_find_weights(folder)))
+    return encoder.eval()
+
+
+def find_folder(source: str | os.PathLike[str]) -> Path:
+    """Find the folder of a model: that of an encoder by name, or the path itself."""
+    folder = ENCODERS.get(source)() if isinstance(source, str) and source in ENCODERS else Path(source)
+    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if missing:
+        raise InputError(
+            f"{os.fspath(source)}: neither an encoder's name ({', '.join(ENCODERS)}) nor a folder with "
+            f"{' and '.join(missing)}; give the folder of a sentence encoder"
+        )
+    return folder
+
+
+def read_bert_weights(file: Path) -> dict[str, npt.NDArray[np.float32]]:
+    """Read weights by transformers' names; in ONNX files those of linear layers are found by their place in the graph.
+
+    Parameters
+    ----------
+    file : Path
+        ``.safetensors`` or ``.onnx``.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Weights of linear layers are outputs × inputs, as torch has them.
+    """
+    if file.suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        return dict(load_file(file))
+    import onnx
+
+    graph = onnx.load(file).graph
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    found = {name: array for name, array in arrays.items() if "::" not in name}
+    for node in graph.node:
+        if node.op_type == "MatMul" and node.input[1] in arrays:
+            layer = node.name.strip("/").removesuffix("/MatMul").replace("/", ".")
+            found[f"{layer}.weight"] = arrays[node.input[1]].T
+    return found
+
+
+def fill_bert(encoder: BertEncoder, weights: dict[str, npt.NDArray[np.float32]]) -> None:
+    """Fill an encoder with weights by transformers' names, all of them; nothing is changed if one does not fit."""
+    import torch
+
+    own = encoder.state_dict()
+    depth, first = encoder.shape["depth"], encoder.shape["depth"] - (encoder.trained or 0)
+    state = {}
+    for name, array in weights.items():
+        if not any(part in name for part in _UNUSED):
+            state[_rename(name, encoder.trained is None, first, depth)] = torch.from_numpy(np.array(array, np.float32))
+    wrong = sorted(own.keys() ^ state.keys())
+    wrong = wrong or [name for name, value in own.items() if value.shape != state[name].shape]
+    if wrong:
+        raise InputError(
+            f"not the weights of this BERT encoder: {', '.join(wrong[:3])} missing, unknown or of another shape"
+        )
+    encoder.load_state_dict(state)
+
+
+def _rename(name: str, whole: bool, first: int, depth: int) -> str:
+    """Return our name of a weight: blocks before `first` stand in the front, the others in the body."""
+    for pattern, ours in _NAMES:
+        name = re.sub(pattern, ours, name)
+    front = "body.0" if whole else "front"
+    layer = re.match(r"encoder\.layer\.(\d+)\.(.*)", name)
+    if layer is None:
+        return name.replace("states.", f"{front}.")
+    number = int(layer[1])
+    return f"{front}.blocks.{number}.{layer[2]}" if number < first else f"body.blocks.{number - first}.{layer[2]}"
+
+
+def _find_weights(folder: Path) -> Path:
+    for name in ("model.safetensors", "model.onnx", "onnx/model.onnx"):
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(f"{folder}: no weights; model.safetensors, model.onnx or onnx/model.onnx is needed")
