@@ -72,6 +72,15 @@ def test_simclr_by_hand() -> None:
     assert float(losses.simclr(z, z, 1.0)) == pytest.approx(math.log((math.e + 2) / math.e), abs=1e-12)
 
 
+def test_supcon_takes_a_label_for_each_view() -> None:
+    first, second = views(3)
+    labels = torch.tensor([[0, 1, -1], [1, -1, 0]])  # views 0..5 have the labels 0, 1, none, 1, none, 0
+    positives = [[5], [3], [], [1], [], [0]]
+    negatives = [[1, 3, 5], [0, 3, 5], [], [0, 1, 5], [], [0, 1, 3]]
+    each = loop(torch.cat([first, second]), positives, negatives, 0.2)
+    assert float(losses.supcon(first, second, labels, 0.2)) == pytest.approx(sum(each) / 4, abs=1e-9)
+
+
 def test_gcd_adds_its_two_parts() -> None:
     first, second = views(6)
     labels = torch.tensor([0, 0, 1, -1, -1, -1])

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offmap.errors import InputError
+from offmap.learning.objectives.base import Task, TrainingProgress
+from offmap.learning.objectives.opencon import OpenCon
 from offmap.learning.prototypes import RECENT, Prototypes, moved
 
 
@@ -94,3 +96,37 @@ def test_novel_rows_move_novel_prototypes_only() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(InputError, match="0 to 100"):
         Prototypes(2, 1, 3, percentile=190)
+
+
+def opencon(**chosen: object) -> OpenCon:
+    """Two classes, the first one known, prototypes along the axes, a gate at cosine .5."""
+    made = OpenCon(Task(2, 2, 1, (1.0,), 0.5), {**OpenCon.settings, "percentile": 100.0, **chosen})
+    made.prototypes.place(torch.eye(2))
+    return made
+
+
+def test_each_view_passes_the_gate_by_its_own_embedding() -> None:
+    labels = torch.tensor([0, -1, -1])
+    known, novel, gate = [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]
+    first, second = torch.tensor([gate, known, novel]), torch.tensor([known, novel, novel])
+    both = opencon(views="both")
+    assert both._predict(first, second, labels).tolist() == [[-1, -1, 1], [-1, 1, 1]]
+    alone = opencon()
+    assert alone._predict(first, second, labels).tolist() == [[-1, -1, 1], [-1, -1, 1]]
+    with_known = opencon(known_too=True, views="both")
+    assert with_known._predict(first, second, labels).tolist() == [[-1, -2, 1], [-1, 1, 1]]
+
+
+def test_a_view_taken_for_novel_moves_its_prototype() -> None:
+    labels = torch.tensor([0, -1])
+    first, second = torch.tensor([[1.0, 1.0], [1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+    for views, moves in (("both", True), ("first", False)):
+        made = opencon(views=views)
+        made(first, second, labels, TrainingProgress(0, 1))
+        made.after_step(first, second, labels)
+        assert bool((made.prototypes.vectors[1] != torch.tensor([0.0, 1.0])).any()) is moves
+
+
+def test_choices_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(InputError, match="views='second': choose one of both, first"):
+        opencon(views="second")

@@ -15,6 +15,8 @@ from learning_blobs import blobs, pictures
 from offmap import store
 from offmap.errors import DependencyError, InputError
 from offmap.learning import OpenWorldModel, learn, objective
+from offmap.learning.settings import resolve
+from offmap.learning.trainer import decay
 from offmap.models.encoders import make_encoder
 
 HERE = Path(__file__).parent
@@ -83,7 +85,7 @@ def test_only_the_named_part_of_a_network_learns() -> None:
 
 @pytest.mark.parametrize(
     ("name", "preset"),
-    [(name, preset) for name in ("opencon", "sorl", "nscl") for preset in objective(name).recipes],
+    [(name, preset) for name in ("opencon", "sorl", "nscl", "supcon", "ce") for preset in objective(name).recipes],
 )
 def test_published_recipes_run(name: str, preset: str) -> None:
     images = np.random.default_rng(0).integers(0, 256, (12, 16, 16, 3)).astype(np.uint8)
@@ -95,6 +97,23 @@ def test_published_recipes_run(name: str, preset: str) -> None:
     assert training["optimizer"] == "sgd"
     assert training["pretrain"] == {"opencon": "simclr", "sorl": "scl"}.get(name)
     assert np.isfinite(model.transform(images)).all()
+
+
+def test_the_thesis_starts_prototypes_at_random_and_the_default_does_not() -> None:
+    kind = objective("opencon")
+    starts = {preset: resolve(kind, "images", preset, {})[0]["start"] for preset in ("auto", "thesis", *kind.recipes)}
+    assert starts.pop("auto") == "clusters"
+    assert set(starts.values()) == {"random"}
+    assert resolve(kind, "images", "authors", {})[0]["start"] == "random"
+    assert resolve(kind, "images", "thesis", {"start": "clusters"})[0]["start"] == "clusters"
+
+
+def test_the_recipe_of_knn_plus_is_the_published_one() -> None:
+    _, training = resolve(objective("supcon"), "images", "cifar10", {})
+    assert (training.epochs, training.batch_size, training.learning_rate) == (500, 1024, 0.5)
+    _, plain = resolve(objective("ce"), "images", "cifar10", {})
+    rates = [plain.learning_rate * decay(plain, epoch / 100) for epoch in (0, 49, 50, 75, 90)]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.0001])
 
 
 def test_a_preset_without_a_recipe_for_the_objective_is_refused() -> None:

@@ -27,7 +27,10 @@ class Training:
         As usual; a batch holds labelled and unlabelled rows in the proportion of the set. Of several processes each
         takes a batch of this size.
     optimizer, learning_rate, momentum, weight_decay, schedule
-        ``"sgd"`` or ``"adamw"``; ``"cosine"`` to zero, ``"steps"`` (a tenth at 50 % and at 75 %) or ``"constant"``.
+        ``"sgd"`` or ``"adamw"``; ``"cosine"`` to zero, ``"steps"`` (a tenth at each of the `milestones`) or
+        ``"constant"``.
+    milestones
+        Shares of the training at which ``"steps"`` divides the learning rate by ten.
     projection
         Columns of the projection head, 0 for none.
     hidden
@@ -65,6 +68,7 @@ class Training:
     momentum: float = 0.9
     weight_decay: float = 1e-4
     schedule: str = "cosine"
+    milestones: tuple[float, ...] = (0.5, 0.75)
     projection: int = 128
     hidden: int = 0
     neighbours: int = 0
@@ -87,6 +91,7 @@ class Training:
             "batch_size": self.batch_size >= 2,
             "optimizer": self.optimizer in ("sgd", "adamw"),
             "schedule": self.schedule in ("cosine", "steps", "constant"),
+            "milestones": all(0 < share < 1 for share in self.milestones),
             "learning_rate": self.learning_rate > 0,
             "weight_decay": self.weight_decay >= 0,
             "momentum": 0 <= self.momentum < 1,
@@ -142,7 +147,7 @@ def resolve(
     preset
         ``"thesis"`` and ``"authors"`` as published, for images; ``"cifar10"``, ``"cifar100"`` and ``"imagenet100"`` the
         thesis' whole recipe for that set, its network, epochs and pre-training included; ``"embeddings"`` what suits
-        features; ``"auto"`` chooses by `kind`.
+        features; ``"auto"`` that for features, and for images the thesis' values but for what is known to be better.
     given
         Settings by name, of either.
 
@@ -155,13 +160,15 @@ def resolve(
     """
     if preset not in PRESETS:
         raise InputError(f"preset={preset!r}: choose one of {', '.join(PRESETS)}")
-    chosen = ("thesis" if kind == "images" else "embeddings") if preset == "auto" else preset
+    chosen = "embeddings" if preset == "auto" and kind != "images" else preset
     own, training = dict(objective.settings), {**asdict(Training()), **objective.published_training}
     layers: list[Mapping[str, Any]] = []
     if kind != "images":
         training |= EMBEDDINGS
     if chosen == "embeddings":
         layers.append(objective.embeddings)
+    elif chosen != "auto":
+        layers.append(objective.thesis)
     if kind == "texts":
         layers.append({**TEXTS, **objective.texts})
     if chosen == "authors":

@@ -133,7 +133,7 @@ class Trainer:
                 f"{self.training.learning_rate:g}, or raise the temperatures"
             )
         for group in optimizer.param_groups:
-            group["lr"] = self.training.learning_rate * decay(self.training.schedule, now.share)
+            group["lr"] = self.training.learning_rate * decay(self.training, now.share)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         self.ranks.share_gradients(_trainable(self.network), _trainable(self.objective))
@@ -208,20 +208,20 @@ def batches(labels: npt.NDArray[np.int64], steps: int, seed: int, epoch: int) ->
         yield np.concatenate([known, free])
 
 
-def decay(schedule: str, share: float) -> float:
+def decay(training: Training, share: float) -> float:
     """Return what the learning rate is multiplied by when a `share` of the training is over.
 
     Examples
     --------
-    >>> [decay("steps", share) for share in (0.2, 0.5, 0.9)]
+    >>> [decay(Training(schedule="steps"), share) for share in (0.2, 0.5, 0.9)]
     [1.0, 0.1, 0.01]
-    >>> round(decay("cosine", 0.5), 3)
+    >>> round(decay(Training(schedule="cosine"), 0.5), 3)
     0.5
     """
-    if schedule == "cosine":
+    if training.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * share))
-    if schedule == "steps":
-        return 1.0 if share < 0.5 else 0.1 if share < 0.75 else 0.01
+    if training.schedule == "steps":
+        return 1 / 10 ** sum(share >= milestone for milestone in training.milestones)
     return 1.0
 
 

@@ -94,9 +94,11 @@ def supcon(first: Tensor, second: Tensor, labels: Tensor, temperature: float = 0
 
     Parameters
     ----------
-    first, second, labels
-        Embeddings of two views, and the class of each row.
-    temperature
+    first, second : Tensor of shape (n, width)
+        Embeddings of two views; row i of both is the same sample.
+    labels : Tensor of shape (n,) or (2, n)
+        The class of each sample, or of each view of it where a prediction may differ between views; -1 for none.
+    temperature : float, default 0.1
         τ.
 
     Examples
@@ -107,8 +109,9 @@ def supcon(first: Tensor, second: Tensor, labels: Tensor, temperature: float = 0
     >>> float(supcon(z, z, torch.tensor([-1, -1])))
     0.0
     """
-    check_views(first, second, labels)
-    named = torch.cat([labels, labels])
+    by_view = labels if labels.ndim == 2 else torch.stack([labels, labels])
+    check_views(first, second, by_view[0])
+    named = by_view.flatten()
     member = named >= 0
     apart = ~torch.eye(len(named), dtype=torch.bool, device=first.device)
     negatives = apart & member[:, None] & member

@@ -36,17 +36,17 @@ def opencon(
 
     Parameters
     ----------
-    first, second
+    first, second : Tensor of shape (n, width)
         Embeddings of two views; row i of both is the same sample.
-    labels
+    labels : Tensor of shape (n,)
         The known class of each row, -1 where unlabelled.
-    pseudo
+    pseudo : Tensor of shape (n,) or (2, n)
         For unlabelled rows that passed the gate as novel (D_n, section 8.2.2, eq. 8.2) their predicted class, -1
-        elsewhere. With `known_too`, a prediction for every unlabelled row taken for known is read from values ≤ -2:
-        ``-2 - class``.
-    temperatures
+        elsewhere; one for each sample, or for each of its views. With `known_too`, a prediction for every unlabelled
+        row taken for known is read from values ≤ -2: ``-2 - class``.
+    temperatures : tuple of three floats, default (0.7, 0.1, 0.4)
         τ_n, τ_l, τ_u; the thesis' for CIFAR-100.
-    known_too
+    known_too : bool, default False
         Use L_known (appendix B.3.4, eq. B.34) for L_l: unlabelled rows taken for known join the labelled ones.
 
     Examples

@@ -54,12 +54,13 @@ class TrainingProgress:
 class Objective(nn.Module):
     """A loss of two views with whatever it learns or remembers beside the encoder.
 
-    Subclasses name themselves, list their `settings` with the thesis' values, and may list what differs in the
-    authors' code and what suits embeddings. They become known by `register`.
+    Subclasses name themselves and list their `settings`. Where these are not the thesis' values, `thesis` has those;
+    `authors` has what differs in the authors' code, `embeddings` what suits embeddings. `register` makes them known.
     """
 
     name: ClassVar[str]
     settings: ClassVar[Mapping[str, Any]] = {}
+    thesis: ClassVar[Mapping[str, Any]] = {}  # of every published preset, where the default is known to be better
     authors: ClassVar[Mapping[str, Any]] = {}
     embeddings: ClassVar[Mapping[str, Any]] = {}
     texts: ClassVar[Mapping[str, Any]] = {}  # where a sentence encoder is fine-tuned, on top of what suits embeddings

@@ -67,6 +67,18 @@ class CrossEntropy(_KnownHead):
 
     name = "ce"
     settings = {"scale": 10.0}
+    # thesis, section 5.3.1: 100 epochs from .1, a tenth at epochs 50, 75 and 90; batches of 64 as in section 4.3.1
+    recipes = {
+        name: {
+            "epochs": 100,
+            "batch_size": 64,
+            "learning_rate": 0.1,
+            "schedule": "steps",
+            "milestones": (0.5, 0.75, 0.9),
+            "projection": 0,
+        }
+        for name in ("cifar10", "cifar100")
+    }
 
     def logits(self, features: Tensor) -> Tensor:
         """Compute scaled cosines."""

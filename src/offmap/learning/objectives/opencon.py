@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from offmap.errors import InputError
 from offmap.learning import losses
 from offmap.learning.objectives.base import Objective, Parts, Task, TrainingProgress, register
 from offmap.learning.prototypes import Prototypes
@@ -29,9 +30,11 @@ class OpenCon(Objective):
         "gate": "thesis",
         "known_too": False,
         "start": "clusters",
+        "views": "first",  # whose embeddings the gate and the pseudo-labels are taken from: "both" or the "first"
         "assign": "prototypes",
     }
-    authors = {"gate": "authors", "ramp": 0.5, "start": "random", "weight_decay": 5e-4}
+    thesis = {"start": "random", "views": "both"}  # section 8.2.2 and the algorithm of appendix B.3.2
+    authors = {"gate": "authors", "ramp": 0.5, "weight_decay": 5e-4}
     embeddings = {
         "weight_novel": 0.2,
         "weight_labelled": 0.35,
@@ -60,7 +63,9 @@ class OpenCon(Objective):
     def __init__(self, task: Task, settings: dict[str, object]) -> None:
         super().__init__(task, settings)
         chosen = self.chosen
-        self._novel: Tensor | None = None  # of this step, from the loss to the update
+        _check_choice("start", chosen["start"], ("clusters", "random"))
+        _check_choice("views", chosen["views"], ("both", "first"))
+        self._novel: Tensor | None = None  # of this step and both views, from the loss to the update
         self.prototypes = Prototypes(
             task.n_classes, task.n_known, task.width, chosen["prototype_momentum"], chosen["percentile"], chosen["gate"]
         )
@@ -72,15 +77,9 @@ class OpenCon(Objective):
         self.prototypes.place(centres)
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
-        """Return the weighted parts; the gate and the pseudo-labels come from the first view."""
+        """Return the weighted parts; `views` says by which embeddings the gate is passed and the class predicted."""
         chosen = self.chosen
-        self._novel = novel = self.prototypes.is_novel(first.detach(), labels)
-        predicted = self.prototypes.predict(first.detach())
-        nobody = torch.full_like(predicted, -1)
-        pseudo = torch.where(novel, predicted, nobody)
-        if chosen["known_too"]:
-            as_known = (labels < 0) & ~novel & (predicted < self.task.n_known)
-            pseudo = torch.where(as_known, -2 - predicted, pseudo)
+        pseudo = self._predict(first.detach(), second.detach(), labels)
         taus = (chosen["temperature_novel"], chosen["temperature_labelled"], chosen["temperature_unlabelled"])
         parts = losses.opencon(first, second, labels, pseudo, temperatures=taus, known_too=chosen["known_too"])
         ramp = min(1.0, moment.share / chosen["ramp"]) if chosen["ramp"] else 1.0
@@ -96,13 +95,31 @@ class OpenCon(Objective):
             )
         return out
 
+    def _predict(self, first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
+        """Return the pseudo-labels of both views, 2 × rows, as `losses.opencon` reads them, and note what is novel."""
+        views = torch.cat([first, second]) if self.chosen["views"] == "both" else first
+        repeated = labels.repeat(len(views) // len(labels)) if len(labels) else labels
+        novel, predicted = self.prototypes.is_novel(views, repeated), self.prototypes.predict(views)
+        pseudo = torch.where(novel, predicted, torch.full_like(predicted, -1))
+        if self.chosen["known_too"]:
+            as_known = (repeated < 0) & ~novel & (predicted < self.task.n_known)
+            pseudo = torch.where(as_known, -2 - predicted, pseudo)
+        shape = (2, len(labels))
+        self._novel = novel.reshape(-1, len(labels)).expand(shape).flatten()
+        return pseudo.reshape(-1, len(labels)).expand(shape)
+
     def after_step(self, first: Tensor, second: Tensor, labels: Tensor) -> None:
         """Move the prototypes by both views."""
         both, named = torch.cat([first, second]), torch.cat([labels, labels])
-        novel = labels < 0 if self._novel is None else self._novel
-        self.prototypes.update(both, named, torch.cat([novel, novel]))
+        novel = named < 0 if self._novel is None else self._novel
+        self.prototypes.update(both, named, novel)
 
     def classifier(self) -> tuple[Tensor, Tensor] | None:
         """Return the prototypes."""
         vectors = self.prototypes.vectors
         return vectors, torch.zeros(len(vectors))
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name}={value!r}: choose one of {', '.join(choices)}")
