@@ -8,16 +8,10 @@ from scipy import sparse
 
 from offmap.discovery import discover, graph_groups
 from offmap.discovery.assign import Rows
-from offmap.discovery.graph_groups import (
-    association,
-    follow_neighbors,
-    group_by_graph,
-    merge_groups,
-    name_groups,
-    vote_share,
-)
+from offmap.discovery.class_sizes import ClassSizes, estimate_known_sizes, estimate_sizes
+from offmap.discovery.graph_groups import follow_neighbors, group_by_graph, merge_groups, name_groups, vote_share
 from offmap.discovery.inputs import hide_classes
-from offmap.discovery.merging import MergeTree, build_tree, calibrate_shift, one_class_odds
+from offmap.discovery.merging import WRONG, GroupScore, MergeTree, build_tree, one_class_odds
 from offmap.graph import nearest_neighbors, shared_neighbor_graph
 from offmap.metrics.clustering import adjusted_rand, open_world_accuracy
 
@@ -108,30 +102,71 @@ def test_the_cut_is_the_most_likely_one(seed):
     for number, members in enumerate(groups):
         truth[members] = number
     assert adjusted_rand(truth, tree.cut()) == 1
-    # a labelled row in a group of another class costs one unit
+    # sizes and labels make groups more or less likely
     codes = np.array([0, 1, -1, -1, 0, 1, -1])
+    score = GroupScore(rng.normal(size=7), rng.normal(size=7), -0.4, -0.3)
 
-    def cost(members):
+    def worth(members):
         held = np.bincount(codes[members][codes[members] >= 0], minlength=2)
-        return held.sum() - held.max()
+        novel = score.novel[len(members) - 1] - WRONG * held.sum()
+        known = score.known[len(members) - 1] - 0.4 * held.max() - 0.3 * (len(members) - held.sum())
+        return max(novel, known - WRONG * held.min()) if held.any() else novel
 
-    groups, _ = max(every_cut(tree, 12), key=lambda pair: pair[1] - sum(cost(m) for m in pair[0]))
+    totals = [value + sum(worth(m) for m in groups) for groups, value in every_cut(tree, 12)]
+    groups, _ = every_cut(tree, 12)[int(np.argmax(totals))]
     for number, members in enumerate(groups):
         truth[members] = number
-    assert adjusted_rand(truth, tree.cut(0.0, codes)) == 1
+    assert adjusted_rand(truth, tree.cut(0.0, codes, score)) == 1
+    assert tree.best_score(0.0, codes, score) == pytest.approx(max(totals))
 
 
-def test_a_higher_shift_merges_more_and_labels_set_it():
+def test_a_higher_shift_merges_more():
     rows, _ = classes([40] * 16, spread=0.7)
     tree = build_tree(shared_neighbor_graph(nearest_neighbors(rows, 10)[1]))
     counts = [len(np.unique(tree.cut(shift))) for shift in (-6.0, -2.0, 2.0, 6.0)]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[-1]
-    # every known class holds half of the blobs of a coarser one: more must be merged to give those back
-    coarse = tree.cut(3.0)
-    fine = tree.cut(-1.0)
-    shifts = [calibrate_shift(tree, known, int(known.max()) + 1) for known in (coarse, fine)]
-    assert shifts[0] > shifts[1]
+
+
+@pytest.mark.parametrize("every", [5, 2, 1])
+def test_sizes_of_known_classes_are_estimated_from_the_labels_among_neighbours(every):
+    sizes = np.array([400, 200, 100, 60, 300, 300])
+    rows, truth = classes(sizes, spread=0.6)
+    codes = np.where((truth < 4) & (np.arange(len(truth)) % every == 0), truth, -1)
+    _, near = nearest_neighbors(rows, 10)
+    got = estimate_known_sizes(near, codes, 4)
+    errors = np.log(got / sizes[:4])
+    assert np.abs(errors).max() < 0.4
+    assert np.abs(errors.mean()) < 0.15
+
+
+def test_novel_classes_may_be_of_another_size_than_known_ones():
+    for sizes, sign in (([200] * 10, 0), ([200] * 5 + [12] * 5, -1), ([10] * 5 + [300] * 5, 1)):
+        rows, truth = classes(sizes, spread=0.3)
+        codes = np.where((truth < 5) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+        _, near = nearest_neighbors(rows, 20)
+        got = estimate_sizes(build_tree(shared_neighbor_graph(near[:, :10])), near, codes, 5)
+        assert np.sign(got.difference) == sign
+        assert np.exp(got.centre) == pytest.approx(sizes[-1], rel=0.8)
+
+
+def test_the_typical_size_is_found_without_labels():
+    rows, truth = classes([80] * 12, spread=0.6)
+    _, near = nearest_neighbors(rows, 20)
+    got = estimate_sizes(build_tree(shared_neighbor_graph(near[:, :10])), near, np.full(len(truth), -1), 0)
+    assert 80 / 1.5 < np.exp(got.centre) < 80 * 1.5
+    assert got.count(12)[0] == 12  # nothing but the tree says how many
+
+
+def test_the_count_lies_between_what_the_tree_and_the_sizes_say():
+    even = ClassSizes(np.full(20, 100.0), np.log(100.0), 0.4, 0.0, 4000)  # room for twenty novel classes
+    assert even.count(40)[0] == pytest.approx(40, abs=0.5)
+    assert 40 < even.count(60)[0] < 50
+    assert 30 < even.count(30)[0] < 40
+    assert even.count(60, tree_error=0.01)[0] == pytest.approx(60, abs=0.5)  # the tree is sure
+    assert even.count(20)[0] == 20  # nothing novel is a possible answer
+    assert even.count(60)[1] < 0.25
+    assert even.log_likelihood(np.full(40, 100)) > even.log_likelihood(np.array([100] * 39 + [1000]))
 
 
 def test_groups_take_the_number_of_their_class_unless_labels_are_astray():
@@ -157,18 +192,16 @@ def test_merging_respects_known_classes_and_the_wanted_number():
     graph = shared_neighbor_graph(nearest_neighbors(rows, 10)[1])
     halves = 2 * truth + np.arange(300) % 2
     order = np.array([0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11])  # first halves of all classes, then the second ones
-    np.testing.assert_array_equal(merge_groups(graph, order[halves], 0) % 6, truth)
-    np.testing.assert_array_equal(merge_groups(graph, order[halves], 6), truth)
-    assert merge_groups(graph, np.arange(300) % 2, 2).max() == 1  # one blob each, but both are known
+    np.testing.assert_array_equal(merge_groups(graph, order[halves], 0, 6) % 6, truth)
+    np.testing.assert_array_equal(merge_groups(graph, order[halves], 6, 6), truth)
+    assert merge_groups(graph, np.arange(300) % 2, 2, 1).max() == 1  # one blob each, but both are known
     for k in (4, 6, 9):
         assert merge_groups(graph, order[halves], 3, k).max() == k - 1
 
 
-def test_association_and_confidence_are_shares_of_weight():
+def test_confidence_is_a_share_of_weight():
     graph = links(3)
     dense, labels = graph.toarray(), np.arange(12) % 3
-    inside = [dense[np.ix_(labels == c, labels == c)].sum() / dense[labels == c].sum() for c in range(3)]
-    assert association(graph, labels, 3) == pytest.approx(np.mean(inside))
     same = labels[:, None] == labels
     np.testing.assert_allclose(vote_share(graph, labels), (dense * same).sum(axis=1) / dense.sum(axis=1), rtol=1e-6)
 

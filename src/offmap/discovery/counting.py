@@ -19,9 +19,9 @@ class ClassCount:
     n_classes
         The estimate.
     interval
-        What a laxer and a stricter test for two groups being one class give; not a confidence interval.
+        Where the true number is expected with a probability of 90 %, if the errors of the estimates are as assumed.
     criteria
-        The number of groups after each step of the estimate.
+        The number of groups in the tree of joins, and the estimate after class sizes are taken into account.
     """
 
     n_classes: int

@@ -1,8 +1,8 @@
 """Form groups over the neighbour graph: how many there are, which rows they hold, how sure each row is.
 
-Two ways to form groups are compared: joining rows over the graph, which finds small classes beside large ones, and
-k-means on the graph's eigenvectors, which is sharper where classes touch and is taken unless the joined groups keep
-clearly more of the graph's weight inside.
+Several groupings are made and the most likely one is taken: rows joined over the graph, which finds small classes
+beside large ones, and k-means on the graph's eigenvectors, which is sharper where classes touch. The likelihood weighs
+how many links stay inside groups against how well the sizes of groups agree with those of known classes.
 """
 
 from __future__ import annotations
@@ -14,31 +14,26 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from offmap.discovery.assign import Doubles, Floats, Labels, Rows
-from offmap.discovery.choosing import FEWEST_CLASSES
-from offmap.discovery.inputs import hide_classes
+from offmap.discovery.assign import Rows
+from offmap.discovery.class_sizes import SMALLEST, TREE_ERROR, ClassSizes, estimate_sizes
 from offmap.discovery.kmeans import class_means, lloyd
-from offmap.discovery.merging import MergeTree, build_tree, calibrate_shift, one_class_odds
+from offmap.discovery.merging import MergeTree, build_tree, one_class_odds
 from offmap.discovery.space import group
 from offmap.graph import labelled_eigenvectors, nearest_neighbors, shared_neighbor_graph
 from offmap.graph.adjacency import Matrix
 from offmap.graph.build import directed_graph
 from offmap.graph.features import PER_CLASS
-from offmap.metrics.clustering import open_world_accuracy
 from offmap.neighbors import Bank
 from offmap.neighbors.vectors import unit_and_length
+from offmap.typing import Float32Array, IntArray
 
 NEIGHBORS = 10  # of the graph that rows are joined over
 MOST_NEIGHBORS = 20  # of the graph whose eigenvectors are used
 GRAPH_ROWS = 30_000  # a graph is built over so many rows at most, the others follow their neighbours
-SMALLEST = 4  # rows of a group that counts as a class
-CLEARLY = 0.02  # tighter, in `association`
-AS_GOOD = 0.02  # the accuracy on hidden classes that joins may fall behind and still be trusted
-MERGED = 0.5  # the log-odds that two finished groups need to become one
-ENOUGH_KNOWN = 5  # classes to learn from how strongly two classes are linked
-LINKED = 0.9  # the share of known classes whose strongest link to another one is weaker than a merge asks for
-DOUBT = 2  # classes that are taken to be whole, beside those looked at
-INTERVAL = 1.0  # by how much the merge test is shifted to both sides for the interval
+SHIFTS = (0.0, -0.5, 0.5, -1.0, 1.0, -1.5, 1.5, -2.0, 2.0, -3.0, -4.0)  # of the merge test, to get a number of groups
+CERTAIN = 0.05  # the relative error of a number of groups that a shift of the merge test does not change
+LEAST_SHARE = 0.05  # of a row's links inside its group: one row without any must not decide
+Z = 1.64  # standard errors on both sides of the number of classes: 90 %
 
 
 @dataclass(frozen=True)
@@ -54,19 +49,19 @@ class GraphGroups:
     confidence
         Per row, the share of the weight of its links that stays inside its group.
     interval
-        The numbers of groups that a laxer and a stricter merge test give.
+        Where the number of groups is expected with a probability of 90 %.
     steps
-        The number of groups after each step, by name; empty when it was given.
+        The number of groups in the tree of joins and by class sizes; empty when the number was given.
     """
 
-    labels: Labels
+    labels: IntArray
     n_groups: int
-    confidence: Floats
+    confidence: Float32Array
     interval: tuple[int, int]
     steps: dict[str, float]
 
 
-def group_by_graph(rows: Rows, codes: Labels, n_known: int, k: int | None = None, seed: int = 0) -> GraphGroups:
+def group_by_graph(rows: Rows, codes: IntArray, n_known: int, k: int | None = None, seed: int = 0) -> GraphGroups:
     """Group rows over their neighbour graph.
 
     Parameters
@@ -103,101 +98,74 @@ def group_by_graph(rows: Rows, codes: Labels, n_known: int, k: int | None = None
 
 
 class _Problem:
-    """One set of rows: its graph, its tree of joins and, when they are needed, its eigenvectors."""
+    """One set of rows: its graph, its tree of joins, the sizes of its classes and, when needed, its eigenvectors."""
 
-    def __init__(
-        self, near: Labels, codes: Labels, n_known: int, seed: int, joined: tuple[Matrix, MergeTree] | None = None
-    ) -> None:
+    def __init__(self, near: IntArray, codes: IntArray, n_known: int, seed: int) -> None:
         self.near, self.codes, self.n_known, self.seed = near, codes, n_known, seed
         self.forced = codes if n_known else None
-        if joined is None:
-            graph = shared_neighbor_graph(near[:, :NEIGHBORS])
-            joined = graph, build_tree(graph)
-        self.graph, self.tree = joined
+        self.graph = shared_neighbor_graph(near[:, :NEIGHBORS])
+        self.tree: MergeTree = build_tree(self.graph)
+        self.sizes: ClassSizes = estimate_sizes(self.tree, near, codes, n_known)
+        self.score = self.sizes.group_score(int((codes >= 0).sum()))
         self.vectors = np.zeros((len(near), 0))
-        self.shift = calibrate_shift(self.tree, codes, n_known) if n_known else 0.0
 
-    def find(self) -> tuple[Labels, tuple[int, int], dict[str, float]]:
-        """Groups when their number is not known, the interval of that number, and the numbers on the way."""
-        first = self.joined(self.shift)
-        k = int(first.max()) + 1
-        splits, trusted = self.rehearse(k)
-        best = self.best(k, first, trusted)
-        merged = merge_groups(self.graph, best, self.n_known)
-        if splits is not None:
-            wanted = self.n_known + round((k - self.n_known) / splits)
-            merged = merge_groups(self.graph, merged, self.n_known, max(wanted, 1))
-        k = int(merged.max()) + 1
-        if k <= best.max():
-            best = self.best(k, merged, trusted)
-        ends = [int(self.joined(self.shift + by).max()) + 1 for by in (INTERVAL, -INTERVAL)]
-        return best, (min(ends[0], k), max(ends[1], k)), {"joined": float(first.max() + 1), "merged": float(k)}
+    def find(self) -> tuple[IntArray, tuple[int, int], dict[str, float]]:
+        """Return groups when their number is not known, the interval of that number, and the numbers on the way."""
+        joined = self.join()
+        count = self.number(joined)
+        fewer, more = (max(self.number(self.join(by)) - self.n_known, 1) for by in (1.0, -1.0))
+        tree_error = min(CERTAIN + abs(math.log(more / fewer)), TREE_ERROR)
+        estimate, error = self.sizes.count(count, tree_error)
+        k = max(round(estimate), self.n_known, 1)
+        labels = self.divide(k, joined)
+        novel = k - self.n_known
+        low, high = (self.n_known + novel * math.exp(by * Z * error) for by in (-1, 1))
+        interval = min(math.floor(low), count), max(math.ceil(high), count)
+        return labels, interval, {"joined": float(count), "sizes": estimate}
 
-    def divide(self, k: int) -> Labels:
-        """Exactly `k` groups."""
-        start = self.joined_to(k)
-        return self.best(k, start, start is not None and self.rehearse(k)[1])
-
-    def rehearse(self, k: int) -> tuple[float | None, bool]:
-        """Hide half of the known classes and look for them.
-
-        Returns into how many groups a class falls on average, `None` for one or not known; and whether joined groups
-        find the hidden classes as well as k-means does.
-        """
-        labelled = np.flatnonzero(self.codes >= 0)
-        if self.n_known < FEWEST_CLASSES or k <= self.n_known:
-            return None, True
-        given, shown = hide_classes(self.codes[labelled], self.seed)
-        codes = np.full(len(self.codes), -1)
-        codes[labelled] = np.where(given >= 0, np.searchsorted(shown, given), -1)
-        trial = _Problem(self.near, codes, len(shown), self.seed, (self.graph, self.tree))
-        hidden = labelled[given < 0]
-        truth = self.codes[hidden]
-
-        def right(found: Labels) -> float:
-            both = [open_world_accuracy(truth, found[hidden], (), how).all for how in ("v2", "v2-balanced")]
-            return float(np.mean(both))
-
-        found, start = trial.best(k, None), trial.joined_to(k)
-        trusted = start is not None and right(start) > right(found) - AS_GOOD
-        novel = hidden[~np.isin(truth, shown)]
-        held = np.bincount(found[novel], minlength=k)[len(shown) :].astype(np.float64)
-        share = held / np.maximum(np.bincount(found, minlength=k)[len(shown) :], 1)
-        order = np.argsort(share, kind="stable")
-        usual = share[order][np.searchsorted(np.cumsum(held[order]), held.sum() / 2)] if held.any() else 0.0
-        groups = int((share > usual / 3).sum())
-        splits = (groups + DOUBT) / (self.n_known - len(shown) + DOUBT)
-        return (splits if splits > 1 else None), trusted
-
-    def joined(self, shift: float) -> Labels:
-        """Groups from the tree of joins, known classes first; rows of tiny groups follow their neighbours."""
-        found = name_groups(self.tree.cut(shift, self.forced), self.codes, self.n_known)
-        found = follow_neighbors(self.graph, found, np.flatnonzero(found < 0))
-        polished = follow_neighbors(self.graph, found, np.flatnonzero(self.codes < 0))
-        kept = np.bincount(polished, minlength=int(found.max()) + 1)[self.n_known :] >= SMALLEST
-        return polished if kept.all() else found
-
-    def joined_to(self, k: int) -> Labels | None:
-        """As `joined`, with `k` groups: the test is made stricter until there are enough, and the likest are merged."""
-        for by in (0.0, 1.0, 2.0, 3.0):
-            found = self.joined(self.shift - by)
-            if found.max() + 1 >= k:
-                return merge_groups(self.graph, found, self.n_known, k)
-        return None
-
-    def best(self, k: int, start: Labels | None, trusted: bool = True) -> Labels:
-        """K-means on eigenvectors, unless the start, as it is or improved by k-means, is clearly tighter."""
+    def divide(self, k: int, joined: IntArray | None = None) -> IntArray:
+        """Return exactly `k` groups: the most likely of several ways to form them."""
         features = Rows(self.features(k))
-        found = group(features, k, self.seed, self.forced, self.n_known)[0]
-        if start is None or not trusted or start.max() + 1 != k:
-            return found
-        improved = lloyd(features, class_means(features, start, k), forced=self.forced).labels
-        other = max((start, improved), key=lambda one: association(self.graph, one, k))
-        clearly = association(self.graph, other, k) > association(self.graph, found, k) + CLEARLY
-        return other if clearly else found
+        ways = [group(features, k, self.seed, self.forced, self.n_known)[0]]
+        start = self.join_to(k, joined)
+        if start is not None:
+            improved = lloyd(features, class_means(features, start, k), forced=self.forced).labels
+            free = np.flatnonzero(self.codes < 0)
+            ways += [start, improved, follow_neighbors(self.graph, start, free)]
+        whole = [one for one in ways if self.number(one) == k]  # copies of few rows may leave groups empty
+        return max(whole or ways, key=self.log_likelihood)
 
-    def features(self, k: int) -> Floats:
-        """Eigenvectors for so many groups, rows of length 1."""
+    def log_likelihood(self, labels: IntArray) -> float:
+        """Return how likely these groups are, by the links that stay inside them and by their sizes.
+
+        A row and its neighbours are one observation together, not one each.
+        """
+        same = (labels[self.near] == labels[:, None]).mean(axis=1)
+        links = float(np.log(np.maximum(same, LEAST_SHARE)).sum()) / self.near.shape[1]
+        return links + self.sizes.log_likelihood(np.bincount(labels, minlength=self.n_known))
+
+    def number(self, labels: IntArray) -> int:
+        """Return how many groups there are, every known class counting as one."""
+        return max(len(np.unique(labels[labels >= self.n_known])) + self.n_known, 1)
+
+    def join(self, shift: float = 0.0) -> IntArray:
+        """Return groups from the tree of joins, known classes first; rows of tiny groups follow their neighbours."""
+        found = name_groups(self.tree.cut(shift, self.codes, self.score), self.codes, self.n_known)
+        return follow_neighbors(self.graph, found, np.flatnonzero(found < 0))
+
+    def join_to(self, k: int, joined: IntArray | None = None) -> IntArray | None:
+        """Return `k` groups from the tree: the merge test is shifted until there are enough, the likest are merged."""
+        best: IntArray | None = None
+        for shift in SHIFTS:
+            found = joined if joined is not None and shift == 0 else self.join(shift)
+            if self.number(found) >= k and (best is None or self.number(found) < self.number(best)):
+                best = found
+            if best is not None and self.number(best) == k:
+                break
+        return None if best is None else merge_groups(self.graph, best, self.n_known, k)
+
+    def features(self, k: int) -> Float32Array:
+        """Return eigenvectors for so many groups, rows of length 1."""
         wanted = min(math.ceil(PER_CLASS * k), len(self.near) - 1)
         if self.vectors.shape[1] < wanted:
             # a class should fill the neighbourhoods of its rows
@@ -207,7 +175,7 @@ class _Problem:
         return unit_and_length(self.vectors[:, :wanted])[0]
 
 
-def name_groups(found: Labels, codes: Labels, n_known: int) -> Labels:
+def name_groups(found: IntArray, codes: IntArray, n_known: int) -> IntArray:
     """Number groups so that known class i is i and novel ones follow; rows of tiny groups get -1.
 
     A group belongs to the class most of its labelled rows have, unless it has far fewer labels (a third) than that
@@ -232,13 +200,13 @@ def name_groups(found: Labels, codes: Labels, n_known: int) -> Labels:
     number = np.where((largest > 0) & (largest / sizes >= main[most] / 3), most, -1)
     novel = (number < 0) & (sizes - table.sum(axis=1) >= SMALLEST)
     number[novel] = n_known + np.arange(int(novel.sum()))
-    named: Labels = np.where(labelled, codes, number[found])
+    named: IntArray = np.where(labelled, codes, number[found])
     if named.max(initial=-1) < 0:
         named[:] = 0
     return named
 
 
-def follow_neighbors(graph: Matrix, labels: Labels, free: Labels, rounds: int = 5) -> Labels:
+def follow_neighbors(graph: Matrix, labels: IntArray, free: IntArray, rounds: int = 5) -> IntArray:
     """Give these rows the group that most of the weight of their links leads to, again and again.
 
     Rows marked -1 do not vote; one that nothing with a group is linked to ends in the largest group.
@@ -257,8 +225,8 @@ def follow_neighbors(graph: Matrix, labels: Labels, free: Labels, rounds: int = 
     return labels
 
 
-def merge_groups(graph: Matrix, labels: Labels, n_known: int, k: int | None = None) -> Labels:
-    """Merge the two groups that look most like one class, again and again; two known classes never meet.
+def merge_groups(graph: Matrix, labels: IntArray, n_known: int, k: int) -> IntArray:
+    """Merge the two groups that look most like one class until `k` are left; two known classes never meet.
 
     Parameters
     ----------
@@ -269,23 +237,18 @@ def merge_groups(graph: Matrix, labels: Labels, n_known: int, k: int | None = No
     n_known
         The number of known classes.
     k
-        Stop at so many groups; `None` to stop when no two look like one class. Five or more known classes tell how
-        strongly two classes can be linked and still be two.
+        How many groups to stop at.
     """
     sizes = np.bincount(labels, minlength=n_known).astype(np.float64)
     inside = _members(labels, np.ones(len(labels), bool), len(sizes))
     links = (inside.T @ graph @ inside).toarray() / max(float(graph.sum()) / len(labels), 1e-300)
     odds = one_class_odds(links, np.minimum(sizes[:, None], sizes), np.maximum(sizes[:, None], sizes))
     np.fill_diagonal(odds, -np.inf)
-    limit = MERGED
-    if n_known >= ENOUGH_KNOWN:
-        limit = max(limit, float(np.quantile(odds[:n_known, :n_known].max(axis=1), LINKED)))
     odds[:n_known, :n_known] = -np.inf
     target = np.arange(len(sizes))
-    left = len(sizes)
-    while left > max(n_known, 1) if k is None else left > k:
+    for _ in range(len(sizes) - k):
         a, b = sorted(int(i) for i in np.unravel_index(int(odds.argmax()), odds.shape))
-        if odds[a, b] == -np.inf or (k is None and odds[a, b] <= limit):
+        if odds[a, b] == -np.inf:
             break
         target[target == b] = a
         links[a] += links[b]
@@ -295,20 +258,11 @@ def merge_groups(graph: Matrix, labels: Labels, n_known: int, k: int | None = No
         new[~np.isfinite(odds[a]) | ~np.isfinite(odds[b])] = -np.inf  # two known classes, or gone already
         odds[a], odds[:, a] = new, new
         odds[b], odds[:, b] = -np.inf, -np.inf
-        left -= 1
     kept = np.unique(np.concatenate([np.arange(n_known), target]))
     return np.searchsorted(kept, target)[labels]
 
 
-def association(graph: Matrix, labels: Labels, k: int) -> float:
-    """Return the mean over groups of the share of their weight that stays inside (normalised cut, Shi & Malik)."""
-    inside = _members(labels, np.ones(len(labels), bool), k)
-    links = (inside.T @ graph @ inside).tocsr()
-    total: Doubles = np.asarray(links.sum(axis=1)).ravel()
-    return float((links.diagonal() / np.maximum(total, 1e-300)).mean())
-
-
-def vote_share(graph: Matrix, labels: Labels) -> Floats:
+def vote_share(graph: Matrix, labels: IntArray) -> Float32Array:
     """Return per row the share of the weight of its links that leads to its own group; 1 for a row without links."""
     edges = graph.tocoo()
     same = labels[edges.row] == labels[edges.col]
@@ -317,14 +271,14 @@ def vote_share(graph: Matrix, labels: Labels) -> Floats:
     return np.where(total > 0, own / np.where(total > 0, total, 1), 1).astype(np.float32)
 
 
-def _members(labels: Labels, kept: Any, k: int | None = None) -> Matrix:
+def _members(labels: IntArray, kept: Any, k: int | None = None) -> Matrix:
     """Rows × groups, 1 where a kept row is in a group."""
     at = np.flatnonzero(kept)
     width = int(labels.max()) + 1 if k is None else k
     return sparse.csr_array((np.ones(len(at)), (at, labels[at])), shape=(len(labels), width))
 
 
-def _through_sample(rows: Rows, codes: Labels, n_known: int, k: int | None, seed: int) -> GraphGroups:
+def _through_sample(rows: Rows, codes: IntArray, n_known: int, k: int | None, seed: int) -> GraphGroups:
     """Group a sample; every other row joins the group of most of its nearest ten in the sample."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(rows))

@@ -2,7 +2,7 @@
 
 Rows join into a tree by how strongly the graph links them. At every join a test asks whether the two sides look like
 one class, from the weight of the links between them and their two sizes; the most likely cut of the tree follows from
-all tests together. Labels of known classes shift the test until it treats those right.
+all tests together, and from how likely the groups are by their sizes and labels.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from offmap.discovery.assign import Doubles, Labels
 from offmap.graph.adjacency import Matrix
+from offmap.typing import FloatArray, IntArray
 
 # The log-odds that two sides of a join are one class: LINK · log(weight between them, in mean degrees)
 # + SMALLER · log(rows of the smaller side) + LARGER · log(rows of the larger) + CONSTANT. Fitted once by logistic
@@ -22,8 +22,25 @@ from offmap.graph.adjacency import Matrix
 LINK, SMALLER, LARGER, CONSTANT = 2.17, -0.97, -0.61, 5.23
 TRUSTED = 3  # a side with fewer rows has too few links for a test
 UNTESTED = 4.0  # the log-odds of a join that cannot be tested
-SHIFTS = np.linspace(-3, 3, 25)
-HOLD = 0.3  # how strongly the shift is held at 0 when few classes are known
+WRONG = 3.0  # what a labelled row in a group that is not of its class costs
+
+
+@dataclass(frozen=True)
+class GroupScore:
+    """How likely a group is a class, by its size and its labelled rows.
+
+    Parameters
+    ----------
+    known, novel
+        The log-density of sizes 1, 2, … of known and of novel classes.
+    labelled, unlabelled
+        What a row of a known class adds if it is labelled, and if it is not.
+    """
+
+    known: FloatArray
+    novel: FloatArray
+    labelled: float
+    unlabelled: float
 
 
 @dataclass(frozen=True)
@@ -42,12 +59,12 @@ class MergeTree:
         The number of rows.
     """
 
-    joins: Labels
-    evidence: Doubles
+    joins: IntArray
+    evidence: FloatArray
     testable: np.ndarray
     n_rows: int
 
-    def cut(self, shift: float = 0.0, codes: Labels | None = None) -> Labels:
+    def cut(self, shift: float = 0.0, codes: IntArray | None = None, score: GroupScore | None = None) -> IntArray:
         """Return the group of each row in the most likely cut of the tree.
 
         Parameters
@@ -55,27 +72,12 @@ class MergeTree:
         shift
             Added to the log-odds of every join: above 0 merges more.
         codes
-            Known class per row, -1 where unknown: each labelled row in a group of another class costs one unit.
+            Known class per row, -1 where unknown; only used with a score.
+        score
+            How likely each group is by itself; without one all groups are equally likely.
         """
-        odds = np.where(self.testable, np.clip(self.evidence + shift, -8, 8), UNTESTED)
-        together, apart = (-np.logaddexp(0, -odds)).tolist(), (-np.logaddexp(0, odds)).tolist()
-        n = self.n_rows
-        whole, best = [0.0] * (n + len(odds)), [0.0] * (n + len(odds))
-        split = [False] * (n + len(odds))
-        held = None if codes is None else _Held(codes)
-        pairs = self.joins.tolist()
-        for j, (a, b) in enumerate(pairs):
-            node = n + j
-            whole[node] = whole[a] + whole[b] + together[j]
-            as_one = whole[node] - (0.0 if held is None else held.join(a, b, node))
-            as_two = best[a] + best[b] + apart[j]
-            split[node] = as_two > as_one
-            best[node] = max(as_one, as_two)
-        return self._collect(pairs, split)
-
-    def _collect(self, pairs: list[list[int]], split: list[bool]) -> Labels:
-        """Number the groups from the top of the tree downwards."""
-        n = self.n_rows
+        split, _ = self._solve(shift, codes, score)
+        n, pairs = self.n_rows, self.joins.tolist()
         group = [-1] * (n + len(pairs))
         count = 0
         for node in range(n + len(pairs) - 1, -1, -1):
@@ -87,23 +89,71 @@ class MergeTree:
                     group[child] = group[node]
         return np.unique(np.asarray(group[:n]), return_inverse=True)[1].astype(np.int64)
 
+    def best_score(self, shift: float, codes: IntArray, score: GroupScore) -> float:
+        """Return the log-likelihood of the most likely cut; parameters as in `cut`."""
+        return self._solve(shift, codes, score)[1]
+
+    def _solve(self, shift: float, codes: IntArray | None, score: GroupScore | None) -> tuple[list[bool], float]:
+        """Return for each node whether it is split in the most likely cut, and the log-likelihood of that cut."""
+        odds = np.where(self.testable, np.clip(self.evidence + shift, -8, 8), UNTESTED)
+        together, apart = (-np.logaddexp(0, -odds)).tolist(), (-np.logaddexp(0, odds)).tolist()
+        n = self.n_rows
+        total = n + len(odds)
+        whole, best, split, top = [0.0] * total, [0.0] * total, [False] * total, [True] * total
+        held = None if codes is None or score is None else _Held(codes, score)
+        if held is not None:
+            best[:n] = [held.score(row) for row in range(n)]
+        for j, (a, b) in enumerate(self.joins.tolist()):
+            node = n + j
+            top[a] = top[b] = False
+            whole[node] = whole[a] + whole[b] + together[j]
+            as_one = whole[node] + (0.0 if held is None else held.join(a, b, node))
+            as_two = best[a] + best[b] + apart[j]
+            split[node] = as_two > as_one
+            best[node] = max(as_one, as_two)
+        return split, sum(value for value, is_top in zip(best, top, strict=True) if is_top)
+
 
 class _Held:
-    """How many labelled rows of each class every node holds; smaller tables are poured into larger ones."""
+    """What every node holds: its size and its labelled rows of each class, and what it is worth as a group.
 
-    def __init__(self, codes: Labels) -> None:
-        self.counts: dict[int, dict[int, int]] = {i: {int(c): 1} for i, c in enumerate(codes) if c >= 0}
+    Smaller tables are added to larger ones, so that all joins together take little more than linear time.
+    """
 
-    def join(self, a: int, b: int, node: int) -> int:
-        """Join two nodes and return how many labelled rows are not of the largest class."""
-        large, small = self.counts.pop(a, {}), self.counts.pop(b, {})
-        if len(large) < len(small):
-            large, small = small, large
-        for label, count in small.items():
-            large[label] = large.get(label, 0) + count
-        if large:
-            self.counts[node] = large
-        return sum(large.values()) - max(large.values(), default=0) if len(large) > 1 else 0
+    def __init__(self, codes: IntArray, score: GroupScore) -> None:
+        n = len(codes)
+        self.counts: dict[int, dict[int, int]] = {i: {int(c): 1} for i, c in enumerate(codes.tolist()) if c >= 0}
+        self.size = [1] * (2 * n)
+        self.labelled = [*(codes >= 0).astype(int).tolist(), *[0] * n]
+        self.most = list(self.labelled)  # rows of the largest class
+        self.known, self.novel = score.known.tolist(), score.novel.tolist()
+        self.gains = score.labelled, score.unlabelled
+
+    def score(self, node: int) -> float:
+        """Return the score of a node as a group: as a known class or a novel one, whichever is more likely."""
+        size, labelled = self.size[node], self.labelled[node]
+        novel: float = self.novel[size - 1]
+        if not labelled:
+            return novel
+        right = self.most[node]
+        label, no_label = self.gains
+        known = self.known[size - 1] + right * label + (size - labelled) * no_label - WRONG * (labelled - right)
+        return max(novel - WRONG * labelled, float(known))
+
+    def join(self, a: int, b: int, node: int) -> float:
+        """Join two nodes and return the score of the group they make."""
+        self.size[node] = self.size[a] + self.size[b]
+        self.labelled[node] = self.labelled[a] + self.labelled[b]
+        if self.labelled[node]:
+            large, small = self.counts.pop(a, {}), self.counts.pop(b, {})
+            if len(large) < len(small):
+                large, small = small, large
+            most = max(self.most[a], self.most[b])
+            for label, count in small.items():
+                large[label] = large.get(label, 0) + count
+                most = max(most, large[label])
+            self.counts[node], self.most[node] = large, most
+        return self.score(node)
 
 
 def build_tree(graph: Matrix) -> MergeTree:
@@ -172,30 +222,7 @@ def _pour(links: list[dict[int, float]], a: int, b: int) -> None:
     links[b] = {}
 
 
-def one_class_odds(weight: Doubles, smaller: Doubles, larger: Doubles) -> Doubles:
+def one_class_odds(weight: FloatArray, smaller: FloatArray, larger: FloatArray) -> FloatArray:
     """Return the log-odds that two groups with this weight between them, in mean degrees, are one class."""
     link = np.log(np.maximum(weight, 1e-12))
     return LINK * link + SMALLER * np.log(np.maximum(smaller, 1)) + LARGER * np.log(np.maximum(larger, 1)) + CONSTANT
-
-
-def calibrate_shift(tree: MergeTree, codes: Labels, n_known: int) -> float:
-    """Return the shift at which cutting the tree, blind to labels, gives the known classes back best.
-
-    Half of the score weighs rows alike, half classes. The fewer classes are known, the more the shift is held near 0.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    labelled = codes >= 0
-    truth = codes[labelled]
-    sizes = np.bincount(truth, minlength=n_known)
-    scores = []
-    for shift in SHIFTS:
-        found = np.unique(tree.cut(float(shift))[labelled], return_inverse=True)[1]
-        table = np.zeros((int(found.max(initial=0)) + 1, n_known))
-        np.add.at(table, (found, truth), 1)
-        at, of = linear_sum_assignment(table, maximize=True)
-        hits = np.zeros(n_known)
-        hits[of] = table[at, of]
-        right = (hits.sum() / sizes.sum() + (hits / sizes).mean()) / 2
-        scores.append(right - HOLD * shift**2 / (n_known + 2))
-    return float(SHIFTS[int(np.argmax(scores))])

@@ -46,7 +46,7 @@ def discover(
     n_classes : int or "auto", default "auto"
         Known and novel classes together, or ``"auto"`` to estimate it.
     method : str, default "auto"
-        ``"auto"`` is ``"graph"``: joins over the neighbour graph, or k-means on its eigenvectors.
+        ``"auto"`` is ``"graph"``: the most likely of joins over the neighbour graph and k-means on its eigenvectors.
         ``"kmeans"`` and ``"gcd"`` are the usual baselines on plain rows; ``"ss-kmeans"``, ``"spectral"``, ``"gmm"``,
         ``"vmf"`` and ``"hdbscan"`` group in other ways.
     seed : int, default 0
