@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+import offmap
 from offmap.activations import Activations, Head
 from offmap.errors import InputError
 from offmap.theory import clip_report, explain
@@ -37,7 +38,7 @@ def test_clipping_is_measured_as_it_says():
         assert report.auroc[i] == pytest.approx(wins)
     assert report.helps
     assert report.theory_says
-    assert "should help" in str(report)
+    assert "condition holds for them" in str(report)
     mean, spread = known.features[:, 0].mean(), known.features[:, 0].std()
     skew = ((known.features[:, 0] - mean) ** 3).mean() / spread**3
     np.testing.assert_allclose(report.known_units[:, 0], [mean, spread, skew])
@@ -51,7 +52,7 @@ def test_clipping_that_hurts_is_called_so():
     report = clip_report(known, unknown, np.eye(6), levels=[0.1])
     assert not report.theory_says
     assert not report.helps
-    assert "will hurt" in str(report)
+    assert "condition fails for them" in str(report)
     opposite = clip_report(known, unknown)
     assert opposite.auroc is None
     assert not opposite.fit_holds
@@ -69,6 +70,7 @@ def test_explain_says_what_can_be_said():
     known, unknown = world()
     found = explain(known, unknown)
     assert [finding.topic for finding in found.findings] == [
+        "methods",
         "rectified",
         "sparsified",
         "neighbours",
@@ -78,11 +80,27 @@ def test_explain_says_what_can_be_said():
     assert all(finding.sentence in str(found) for finding in found.findings)
     json.dumps(found.to_dict())
     alone = explain(known.features)
-    assert [finding.topic for finding in alone.findings] == ["neighbours", "graph"]
+    assert [finding.topic for finding in alone.findings] == ["methods", "neighbours", "graph"]
     partly = np.where(np.arange(len(known)) < 60, known.labels, -1)
     advised = explain(known.features, labels=np.where(partly == 2, -1, partly), budget=12)
     assert advised.findings[-1].topic == "advice"
     assert str(explain(known, unknown)) == str(found)
+
+
+def test_methods_are_ranked_by_the_trials_of_auto():
+    known, unknown = world()
+    found = explain(known, unknown, seed=1)
+    detector = offmap.detector("auto(seed=1)").fit(known)
+    tried = [trial for trial in detector.trials if trial["left_out"] is not None]
+    table = found.sections[0].tables[0]
+    first = table.rows[0]
+    assert first[2] == next(trial["left_out"] for trial in tried if trial["spec"] == first[0])
+    assert {row[0] for row in table.rows if row[4]} == {trial["spec"] for trial in tried if trial["weight"]}
+    assert detector.chosen in found.findings[0].sentence
+    # the ranking does not depend on which unknown inputs are at hand, and no method is called good or bad on noise
+    noise = Activations(np.random.default_rng(0).random((100, 12)), known.head)
+    assert explain(known, noise, seed=1).findings[0] == found.findings[0]
+    assert not any(word in str(found) for word in ("should help", "will hurt", "helps", "hurts"))
 
 
 def test_negative_features_are_not_taken_for_relu_outputs():
@@ -98,7 +116,7 @@ def test_the_page_renders_with_its_figures(tmp_path):
     partly = np.where((known.labels < 2) & (np.arange(len(known)) < 60), known.labels, -1)
     found = explain(Activations(known.features, known.head, labels=partly), unknown, budget=12)
     html = found.page().write(tmp_path / "explain.html").read_text()
-    for title in ("ReAct", "DICE", "k-NN", "Henze–Zirkler", "spectral", "What to label next"):
+    for title in ("Which method?", "ReAct", "DICE", "k-NN", "Henze–Zirkler", "spectral", "What to label next"):
         assert title in html
     assert html.count('class="plot"') == sum(len(section.figures) for section in found.sections)
 
@@ -126,7 +144,7 @@ def test_real_densenet_activations(data_folder):
         unknown = Activations(stored["features"].astype(np.float32))
     found = {finding.topic: finding for finding in explain(known, unknown, most=1500).findings}
     assert found["neighbours"].numbers["intrinsic"] < 40
-    assert found["neighbours"].verdict == "helps"
+    assert found["neighbours"].verdict == "holds"
     assert found["normality"].verdict == "fails"
 
 

@@ -94,7 +94,7 @@ def _inside(page: Page, demo: Demo) -> None:
     known, unknown = demo.test_acts.features, demo.unknown_acts.features
     page.section("Inside the network").text(
         "Each point along the axis is one unit before the last layer. The line is its mean activation, the band one "
-        "standard deviation. Where unknown inputs raise some units far above the others, clipping (ReAct) helps."
+        "standard deviation. Clipping (ReAct) rests on unknown inputs that raise some units far above the others."
     ).figure(activation_pattern(known, unknown), "Activations on known test digits (above) and on unseen ones (below).")
 
 

@@ -160,7 +160,7 @@ def _inside(page: Page, result: SuiteResult, network: str) -> None:
     features = result.features[network]
     page.section(f"Inside the network, {network}").text(
         "Each point along the axis is one unit before the last layer: the line is its mean, the band one standard "
-        "deviation. Where unknown inputs raise some units far above the others, clipping (ReAct) helps."
+        "deviation. Clipping (ReAct) rests on unknown inputs that raise some units far above the others."
     )
     for ood in [name for name in features if name != "id"]:
         page.figure(activation_pattern(features["id"], features[ood]), f"Known test inputs (above), {ood} (below).")

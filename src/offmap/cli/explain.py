@@ -1,4 +1,4 @@
-"""`offmap explain`: do the methods' assumptions hold on this network?"""
+"""`offmap explain`: which methods suit this network, and do their assumptions hold?"""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def explain(
     clip: Annotated[float | None, typer.Option(help="ReAct's threshold c; several are compared without it.")] = None,
     budget: Annotated[int, typer.Option(min=0, help="Labels you could buy; above 0, advice on which.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the findings as a page: .html.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the clustering behind the advice.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the trials and of the clustering behind the advice.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Say which methods suit a network, by checking the theory's assumptions on its activations."""
+    """Rank methods on a network by the trials of auto, and check the theory's assumptions on its activations."""
     from offmap.extra_passes import Requirements
     from offmap.theory import explain as diagnose
 

@@ -173,3 +173,31 @@ def advice_bars(names: Sequence[str], known: npt.ArrayLike, novel: npt.ArrayLike
         figure.add_trace(go.Bar(x=lengths, y=shown, name=name, orientation="h", marker={"color": ink}))
     height = 160 + 22 * len(shown)
     return apply_style(figure, x="predicted lowering of the K-means measure, %", height=height)
+
+
+def method_ranking(
+    names: Sequence[str],
+    left_out: Sequence[float | None],
+    crossed: Sequence[float | None],
+    chosen: Sequence[bool],
+    most: int = 40,
+) -> Any:
+    """Draw the AUROC of methods against both kinds of pseudo-unknown inputs, the best first; chosen ones are filled.
+
+    Examples
+    --------
+    >>> len(method_ranking(["knn(1)", "msp"], [0.9, 0.8], [0.95, 0.7], [True, False]).data)
+    2
+    """
+    go = graph_objects()
+    shown = list(names)[:most][::-1]
+    full = list(chosen)[:most][::-1]
+    figure = go.Figure()
+    for name, values, ink, mark in (
+        ("classes left out", left_out, KNOWN, "circle"),
+        ("crossed inputs", crossed, UNKNOWN, "diamond"),
+    ):
+        marker = {"color": ink, "size": 9, "symbol": [mark if one else f"{mark}-open" for one in full]}
+        places = list(values)[:most][::-1]
+        figure.add_trace(go.Scatter(x=places, y=shown, name=name, mode="markers", marker=marker))
+    return apply_style(figure, x="AUROC against pseudo-unknown inputs", height=160 + 20 * len(shown))

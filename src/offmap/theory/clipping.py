@@ -76,15 +76,16 @@ class ClipReport:
     def __str__(self) -> str:
         i = self.best
         text = (
-            f"ReAct {'should help' if self.helps else 'will hurt'} here at c = {self.levels[i]:.3g}: clipping takes "
-            f"{self.unknown_loss[i]:.3g} from unknown and {self.known_loss[i]:.3g} from known units on average "
+            f"clipping at c = {self.levels[i]:.3g} takes {self.unknown_loss[i]:.3g} from these unknown and "
+            f"{self.known_loss[i]:.3g} from known units on average, so ReAct's condition "
+            f"{'holds' if self.theory_says else 'fails'} for them "
             f"(skew-normal fit: {self.unknown_predicted[i]:.3g} and {self.known_predicted[i]:.3g}"
             f"{'' if self.fit_holds else ', so it does not describe these tails'})"
         )
         if self.auroc is not None and self.plain_auroc is not None:
-            text += f", and energy separates them at AUROC {self.auroc[i]:.3f} instead of {self.plain_auroc:.3f}"
+            text += f"; energy tells them apart at AUROC {self.auroc[i]:.3f} instead of {self.plain_auroc:.3f}"
             if self.helps != self.theory_says:
-                text += "; the theory's criterion alone would have said the opposite"
+                text += ", the opposite of what the condition foretells"
         return text
 
 

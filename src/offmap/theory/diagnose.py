@@ -1,14 +1,15 @@
-"""Look at a network's activations with the thesis' theory and say which methods they suit."""
+"""Rank methods on a network's activations, and check the assumptions of the thesis' theory on them."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from offmap.activations import Activations, Head
-from offmap.errors import InputError
+from offmap.errors import InputError, OffmapWarning
 from offmap.theory.findings import Figure, Finding, Findings, Section, Table, Verdict
 from offmap.typing import FloatArray
 
@@ -25,10 +26,12 @@ def explain(
     most: int = 4000,
     seed: int = 0,
 ) -> Findings:
-    """Check the assumptions of ReAct, DICE, k-NN, Mahalanobis and spectral learning on given activations.
+    """Rank methods, and check the assumptions of ReAct, DICE, k-NN, Mahalanobis and spectral learning.
 
-    What can be checked depends on what is given: ReAct and DICE need unknown inputs (or noise) and, for the effect on
-    scores, a head; normality and advice need labels.
+    Methods are ranked by the trials of ``auto``, which needs no unknown input. The assumptions are checked on the
+    unknown inputs given, and hold or fail for these: noise can say the opposite of pictures, so none of them says which
+    method to take. ReAct and DICE need unknown inputs and, for the effect on scores, a head; normality and advice need
+    labels.
 
     Parameters
     ----------
@@ -45,19 +48,23 @@ def explain(
     most : int, default=4000
         Inputs of each kind that are looked at, evenly spaced.
     seed : int, default=0
-        Seed of the clustering behind the advice.
+        Seed of the trials and of the clustering behind the advice.
 
     Returns
     -------
     Findings
+
+    See Also
+    --------
+    offmap.detection.auto.choose_sum : The trials.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> known = Activations(np.maximum(rng.normal(0.5, 0.3, (300, 8)), 0), labels=np.arange(300) % 3)
     >>> unknown = Activations(np.maximum(rng.gamma(1.0, 0.8, (200, 8)), 0))
-    >>> print(explain(known, unknown).findings[0].verdict)
-    helps
+    >>> [(finding.topic, finding.verdict) for finding in explain(known, unknown).findings][:2]
+    [('methods', 'ranked'), ('rectified', 'holds')]
     """
     inside = _activations(known, labels)
     outside = None if unknown is None else _activations(unknown, None)
@@ -65,6 +72,7 @@ def explain(
     others = None if outside is None else _sample(outside, most)
     head = inside.head
     checks: list[Callable[[], tuple[list[Finding], Section] | None]] = [
+        lambda: _methods(inside[_even(len(inside), most)], seed),
         lambda: _rectified(features, others, head, clip),
         lambda: _sparsified(features, others, head),
         lambda: _neighbours(features, others),
@@ -97,6 +105,55 @@ def _even(n: int, most: int) -> npt.NDArray[np.int64]:
     if most < 10:
         raise InputError(f"explain(most={most}): at least 10 inputs are needed to say anything")
     return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+
+
+def _methods(known: Activations, seed: int) -> tuple[list[Finding], Section] | None:
+    """Rank the candidates of ``auto`` by how well they tell known inputs from pseudo-unknown ones."""
+    if known.labels is not None and (known.labels < 0).any():
+        known = known[np.flatnonzero(known.labels >= 0)]
+    from offmap.detection.auto import Auto, Evidence, choose_sum
+
+    if len(known) == 0:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OffmapWarning)  # what data do not allow stands in the table
+        plan, trials = choose_sum(Auto(seed=seed), known)
+    tried = [Evidence(**trial) for trial in trials]
+    ranked = sorted((each for each in tried if each.separation), key=lambda each: -each.separation)
+    if not ranked:
+        return None
+    best = ranked[0]
+    share = {each.spec: each.weight / sum(one.weight for one in tried) for each in tried}
+    sentence = (
+        f"of {len(ranked)} methods {best.spec} tells known from pseudo-unknown inputs best "
+        f"(AUROC {_percent(best.left_out)} with classes left out, {_percent(best.crossed)} with crossed inputs); "
+        f"auto adds up {len(plan.terms)}: {plan}"
+    )
+    table = Table(
+        ["method", "family", "AUROC, classes left out", "AUROC, crossed", "share in auto", "why"],
+        [[one.spec, one.family, one.left_out, one.crossed, share[one.spec], one.why] for one in ranked]
+        + [[one.spec, one.family, None, None, share[one.spec], one.why] for one in tried if not one.separation],
+        digits=3,
+    )
+    values = {
+        "names": [one.spec for one in ranked],
+        "left_out": [one.left_out for one in ranked],
+        "crossed": [one.crossed for one in ranked],
+        "chosen": [one.weight > 0 for one in ranked],
+    }
+    text = (
+        "Pseudo-unknown inputs are made from known ones: inputs of classes that are left out, and inputs that take "
+        "each feature from one of two classes. They are evidence, not proof: with unknown inputs of the kind that you "
+        "expect, `offmap compare` measures the methods on them."
+    )
+    figure = Figure("method_ranking", values, "AUROC against both kinds of pseudo-unknown inputs; filled: in the sum.")
+    numbers = {"methods": float(len(ranked)), "chosen": float(len(plan.terms)), "separation": best.separation}
+    section = Section("Which method? (the trials of auto)", text, [table], [figure])
+    return [Finding("methods", "ranked", sentence, numbers)], section
+
+
+def _percent(area: float | None) -> str:
+    return "none" if area is None else f"{100 * area:.1f} %"
 
 
 def _rectified(
@@ -150,7 +207,7 @@ def _rectified(
         ),
     ]
     section = Section("Clipping activations (ReAct)", text, [Table(columns, rows, digits=4)], figures)
-    return [Finding("rectified", "helps" if report.helps else "hurts", str(report), numbers)], section
+    return [Finding("rectified", "holds" if report.theory_says else "fails", str(report), numbers)], section
 
 
 def _sparsified(
@@ -162,7 +219,6 @@ def _sparsified(
 
     profile = sparsity_profile(known, unknown, head.weight, head.bias)
     best = int(np.argmax(profile.separation))
-    helps = best > 0
     numbers = {"sparsity": float(profile.sparsity[best]), "separation": float(profile.separation[best])}
     rows = [
         [float(p), float(np.median(a)), float(np.median(b)), float((b < 0).mean()), float(g), float(s)]
@@ -179,7 +235,7 @@ def _sparsified(
     )  # fmt: skip
     text = "Units are correlated, so the variance that goes is not the sum over dropped units; the sign can turn."
     section = Section("Dropping weights (DICE)", text, [Table(columns, rows)], [figure])
-    return [Finding("sparsified", "helps" if helps else "hurts", str(profile), numbers)], section
+    return [Finding("sparsified", "holds" if best > 0 else "fails", str(profile), numbers)], section
 
 
 def _neighbours(known: FloatArray, unknown: FloatArray | None) -> tuple[list[Finding], Section] | None:
@@ -193,7 +249,7 @@ def _neighbours(known: FloatArray, unknown: FloatArray | None) -> tuple[list[Fin
     if report.unknown_log_density is not None:
         apart = float(np.median(report.known_log_density) - np.median(report.unknown_log_density))
         numbers["log_density_gap"] = apart
-        verdict = "helps" if apart > 0 else "hurts"
+        verdict = "holds" if apart > 0 else "fails"
     values = {"known": report.known_log_density, "unknown": report.unknown_log_density}
     section = Section(
         "Neighbour distances as densities (k-NN)",
@@ -279,7 +335,7 @@ def _advice(acts: Activations, budget: int, most: int, seed: int) -> tuple[list[
     )
     finding = Finding(
         "advice",
-        "helps" if len(advice.items) else "unclear",
+        "advised" if len(advice.items) else "unclear",
         str(advice),
         {"options": float(len(advice.options)), "harmful": float(harmful)},
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from offmap.report import Page
 
-Verdict = Literal["helps", "hurts", "holds", "fails", "unclear"]
+Verdict = Literal["holds", "fails", "unclear", "ranked", "advised"]
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Finding:
     Attributes
     ----------
     topic : str
-        ``"rectified"``, ``"sparsified"``, ``"neighbours"``, ``"normality"``, ``"graph"``, ``"advice"`` …
-    verdict : {"helps", "hurts", "holds", "fails", "unclear"}
-        The answer in one word.
+        ``"methods"``, ``"rectified"``, ``"sparsified"``, ``"neighbours"``, ``"normality"``, ``"graph"``, ``"advice"`` …
+    verdict : {"holds", "fails", "unclear", "ranked", "advised"}
+        Whether the assumption holds on the inputs given, in one word; ``ranked`` and ``advised`` where there is a list.
     sentence : str
         The answer in one sentence, with the numbers.
     numbers : mapping of str to float
@@ -85,7 +85,7 @@ class Findings:
 
     findings: list[Finding]
     sections: list[Section]
-    title: str = "What the theory says about this network"
+    title: str = "Methods and their assumptions on this network"
 
     def __str__(self) -> str:
         return "\n".join(str(finding) for finding in self.findings)

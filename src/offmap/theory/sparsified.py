@@ -133,7 +133,7 @@ class SparsityProfile:
         worse = float((self.measured < 0).mean())
         dense = float(self.separation[0])
         return (
-            f"the largest logit separates known from unknown best at p = {self.sparsity[best]:g} "
+            f"the largest logit tells known from these unknown inputs best at p = {self.sparsity[best]:g} "
             f"({self.separation[best]:.2f} standard deviations, {dense:.2f} at p = {self.sparsity[0]:g}); "
             f"variance grew instead of shrinking in {worse:.0%} of classes × sparsities; by independence "
             f"{np.median(self.predicted):.0%} of it should go, {np.median(self.measured):.0%} went (medians)"
