@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from detection_zoo import blobs, rebuilt
@@ -10,18 +12,19 @@ from hypothesis import strategies as st
 
 import offmap
 from offmap.detection.calibration import Calibration, discoveries, order_statistic, p_values
-from offmap.errors import InputError, NotFittedError
+from offmap.errors import InputError, NotFittedError, OffmapWarning
 
 SCORES = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, -np.inf]), min_size=1, max_size=40)
 
 
+@settings(deadline=None)
 @given(SCORES, SCORES)
 def test_p_values_against_counting(calibration: list[float], scores: list[float]) -> None:
     wanted = [(1 + sum(c <= s for c in calibration)) / (len(calibration) + 1) for s in scores]
     np.testing.assert_allclose(p_values(np.sort(calibration), np.array(scores)), wanted)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(SCORES, SCORES, st.one_of(st.sampled_from([0.5, 0.75, 0.8, 0.9, 0.95]), st.floats(0.05, 0.97)))
 def test_threshold_and_p_value_say_the_same(calibration: list[float], scores: list[float], tpr: float) -> None:
     try:
@@ -114,7 +117,8 @@ def test_false_discoveries_stay_below_the_rate() -> None:
 @given(st.lists(st.floats(0.001, 1), min_size=1, max_size=20), st.floats(0.01, 0.5))
 def test_benjamini_hochberg_by_hand(values: list[float], fdr: float) -> None:
     ordered = sorted(values)
-    passed = [rank for rank, p in enumerate(ordered, 1) if p * len(values) / rank <= fdr]
+    # in fractions: p * n / n is not always p in floating point
+    passed = [rank for rank, p in enumerate(ordered, 1) if Fraction(p) * len(values) / rank <= Fraction(fdr)]
     wanted = np.array(values) <= (ordered[passed[-1] - 1] if passed else -1)
     assert np.array_equal(discoveries(np.array(values), fdr), wanted)
 
@@ -163,3 +167,24 @@ def test_detector_calibrates_saves_and_speaks(tmp_path: object) -> None:
     with pytest.raises(InputError, match="fdr=2"):
         made.verdicts(strange, fdr=2)
     assert not made.verdicts(strange, fdr=0.2).known.any()
+
+
+def test_infinite_scores_are_ordered_and_an_infinite_threshold_is_said() -> None:
+    scores = np.concatenate([[-np.inf, np.inf], np.arange(98.0)])
+    made = Calibration.of(scores, tpr=0.95)
+    assert made.threshold == 3.0
+    np.testing.assert_allclose(made.p_values(np.array([-np.inf, 3.0, np.inf])), np.array([2, 6, 101]) / 101)
+    np.testing.assert_array_equal(
+        made.verdicts(np.array([-np.inf, 2.9, 3.0, np.inf])).known, [False, False, True, True]
+    )
+    rows = np.random.default_rng(0).random((100, 3)).astype(np.float32)
+    silent = rows.copy()
+    silent[:6] = 0  # features that point nowhere are infinitely far from all neighbours
+    guard = offmap.detector("knn(1)").fit(rows)
+    with pytest.warns(OffmapWarning, match="6 of 100 calibration inputs score -inf, so that nothing will be flagged"):
+        guard.calibrate(silent)
+    assert guard.threshold == -np.inf
+    assert guard(silent).known.all()
+    guard.calibrate(silent[3:], tpr=0.95)  # three of 97: the fourth lowest score is the threshold
+    assert np.isfinite(guard.threshold)
+    assert not guard(silent[:6]).known.any()

@@ -241,3 +241,27 @@ def test_adascale_against_a_loop() -> None:
     network = offmap.Network(net)
     made.fit(network(known, made.requirements))
     np.testing.assert_allclose(made.score(network(test, made.requirements)), wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("k", "ridge"), [(1, 1.0), (5, 0.1)])
+def test_combood(known: offmap.Activations, test: offmap.Activations, k: int, ridge: float) -> None:
+    """Against scikit-learn's scaler and power transform, and distances input by input."""
+    from sklearn.preprocessing import PowerTransformer, StandardScaler
+
+    scaler, power = StandardScaler().fit(known.features), PowerTransformer()
+    reshaped = power.fit_transform(scaler.transform(known.features.astype(np.float64)))
+    inverse = np.linalg.inv(np.cov(reshaped.T) + ridge * np.eye(reshaped.shape[1]))
+    rows = unit(known.features)
+    wanted = []
+    others = power.transform(scaler.transform(test.features.astype(np.float64)))
+    for query, row in zip(unit(test.features), others, strict=True):
+        squared = np.sort(((rows - query) ** 2).sum(axis=1))[k - 1]
+        wanted.append(-np.sqrt(rows.shape[1]) * np.log(squared) - row @ inverse @ row)
+    np.testing.assert_allclose(scores(f"combood({k}, ridge={ridge})", known, test), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_combood_of_a_known_input_and_of_constant_features(known: offmap.Activations) -> None:
+    wide = np.column_stack([known.features, np.ones(len(known))]).astype(np.float32)
+    made = offmap.detector("combood(1)").fit(wide)
+    assert np.isfinite(made.score(wide[:5])).all()
+    assert np.isfinite(made.score(1e6 * wide[:5])).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Self
@@ -22,7 +23,7 @@ from offmap.detection.checks import check_chain, check_input, required
 from offmap.detection.fitting import Fitting
 from offmap.detection.spec import parse
 from offmap.detection.terms import Plan, Term
-from offmap.errors import InputError, MissingError, NotFittedError, StoreError
+from offmap.errors import InputError, MissingError, NotFittedError, OffmapWarning, StoreError
 from offmap.extra_passes import Requirements
 from offmap.typing import Array
 
@@ -410,6 +411,19 @@ class Detector:
 
     score_samples = score
 
+    def score_terms(self, acts: Any, device: str | torch.device = "cpu") -> list[Array]:
+        """Score with each term of the sum by itself, in its own units; one array per term, in their order."""
+        inputs, fitting = as_activations(acts), self.fitted
+        extras = tuple(name for request in fitting.requests() for name in request.outputs)
+        numbers = range(len(self.plan.terms))
+
+        def score(batch: ActivationBatch) -> torch.Tensor:
+            found = fitting.score_terms(batch)
+            return torch.stack([found[number].double() for number in numbers], dim=1)
+
+        parts = self._map(score, inputs, device, extras)
+        return list(np.concatenate([np.empty((0, len(numbers))), *parts]).T)
+
     def predict_classes(self, acts: Any, device: str | torch.device = "cpu") -> Array:
         """Predict the class with the largest logit after shaping: what the network would answer if it were shaped too.
 
@@ -436,7 +450,8 @@ class Detector:
     ) -> Self:
         """Set the threshold on held-out known inputs, with a guarantee.
 
-        For known inputs exchangeable with these, the chance of a false alarm is at most ``1 - tpr``.
+        For known inputs exchangeable with these, the chance of a false alarm is at most ``1 - tpr``. Infinite scores
+        are ordered as numbers are; where they make the threshold -inf, a warning says that nothing will be flagged.
 
         Parameters
         ----------
@@ -452,6 +467,14 @@ class Detector:
         acts = as_activations(id_acts)
         classes = self._predicted(acts) if by_class else None
         self.calibration = Calibration.of(self.score(acts, device), tpr, classes, self.n_classes)
+        if not by_class and self.calibration.threshold == -np.inf:
+            infinite = int((self.calibration.scores == -np.inf).sum())
+            warnings.warn(
+                f"{self}: {infinite} of {len(acts)} calibration inputs score -inf, so that nothing will be flagged; "
+                "leave them out, or use another score",
+                OffmapWarning,
+                stacklevel=2,
+            )
         return self
 
     @property
