@@ -345,7 +345,7 @@ def test_what_cannot_serve_is_refused_at_the_start(tmp_path):
         Deployment(make_guard(), None, ["one"])
     with pytest.raises(InputError, match="same name"):
         Deployment(make_guard(), None, ["a", "a", "b"])
-    with pytest.raises(InputError, match="features or inputs"), Service(Deployment(make_guard()), where) as service:
+    with Service(Deployment(make_guard()), where) as service, pytest.raises(InputError, match="inputs or texts"):
         service.score()
 
 

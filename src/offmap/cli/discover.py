@@ -16,7 +16,7 @@ def discover(
         Path,
         typer.Argument(
             help="Labelled and unlabelled rows together: a folder of offmap extract, .npz/.npy/.parquet with features, "
-            "pictures with --model, or texts with --encoder (one per line of a file, or .txt files in a folder)."
+            "pictures with --model, or texts: .txt, .csv, .jsonl, or .txt files in a folder with --encoder."
         ),
     ],
     inputs: InputOptions,
@@ -36,9 +36,6 @@ def discover(
     lost: Annotated[
         float, typer.Option(help="With --outliers: the share of rows with a class that may be flagged.")
     ] = 0.05,
-    encoder: Annotated[
-        str | None, typer.Option(help="For texts: package.module:function from a list of texts to an array.")
-    ] = None,
     texts: Annotated[
         Path | None, typer.Option(help="The rows as texts, one per line: they name the novel classes.")
     ] = None,
@@ -54,13 +51,13 @@ def discover(
     from offmap import data as files
     from offmap.discovery import discover as find
     from offmap.errors import InputError
-    from offmap.models.load import import_object
 
-    items: Any = None if texts is None else files.read_texts(texts)
+    items: Any = None if texts is None else files.read_texts(texts).texts
     own: Any
-    if encoder is not None:
-        items, own = _texts(data)
-        features: Any = files.encode_texts(items, import_object(encoder))
+    if inputs.is_text(data):
+        read = inputs.texts().read_texts(data)
+        items, own = read.texts, read.labels
+        features: Any = inputs.text_encoder().encode(read.texts)
     elif inputs.model is not None:
         batches = inputs.batches(data)
         features = inputs.network().extract(batches, device=inputs.device).features
@@ -107,17 +104,6 @@ def discover(
     if out is None and as_json:
         result["labels"] = found.labels.tolist()
     show(result, as_json, found.summary())
-
-
-def _texts(source: Path) -> tuple[list[str], list[str] | None]:
-    """The texts, and the names of the sub-folders they are in, if any."""
-    from offmap.data import read_texts
-
-    folders = sorted(one for one in source.iterdir() if one.is_dir()) if source.is_dir() else []
-    if not folders:
-        return read_texts(source), None
-    parts = [(folder.name, read_texts(folder)) for folder in folders]
-    return [text for _, texts in parts for text in texts], [name for name, texts in parts for _ in texts]
 
 
 def _labels(file: Path) -> Any:

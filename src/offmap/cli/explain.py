@@ -12,7 +12,9 @@ from offmap.cli.options import InputOptions, Json, show, with_inputs
 
 @with_inputs
 def explain(
-    known: Annotated[Path, typer.Argument(help="Known inputs: a folder of offmap extract, or .npz/.npy/.parquet.")],
+    known: Annotated[
+        Path, typer.Argument(help="Known inputs: a folder of offmap extract, .npz/.npy/.parquet, or texts.")
+    ],
     inputs: InputOptions,
     unknown: Annotated[Path | None, typer.Option(help="Unknown inputs, or noise.")] = None,
     noise: Annotated[

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from offmap.cli.options import InputOptions, Json, show, wanted, with_inputs
+
+if TYPE_CHECKING:
+    from offmap.activations import Activations
 
 
 @with_inputs
 def extract(
     data: Annotated[
         Path,
-        typer.Argument(help="Inputs: .npz, .npy, .parquet, or a folder of pictures (sub-folders are classes)."),
+        typer.Argument(
+            help="Inputs: .npz, .npy, .parquet, or a folder of pictures (sub-folders are classes), or texts."
+        ),
     ],
     to: Annotated[Path, typer.Option(help="The folder to write; a run cut short goes on where it stopped.")],
     inputs: InputOptions,
@@ -37,16 +42,29 @@ def extract(
     import offmap
     from offmap.detection.spec import split
 
+    dtype = "float16" if half else "float32"
+    if inputs.is_text(data):
+        from offmap.text import extract_texts
+
+        reader = inputs.texts()
+        texts = reader.read_texts(data)
+        numbers = None if texts.labels is None else texts.encode_labels()
+        acts = extract_texts(reader.encoder, texts.texts, to, numbers, dtype)
+        _tell(acts, to, as_json)
+        return
     asked = needed_by or ""
     guards = [offmap.load(asked)] if asked.endswith(".offmap") else [offmap.detector(spec) for spec in split(asked)]
     requirements = wanted(*guards)
     batches = inputs.batches(data, labels)
-    dtype = "float16" if half else "float32"
     if noise is None:
         acts = inputs.network().extract(batches, requirements=requirements, to=to, dtype=dtype, device=inputs.device)
     else:
         acts = inputs.network().noise(noise, batches.shape, seed=seed, requirements=requirements, device=inputs.device)
         acts.save(to, dtype)
+    _tell(acts, to, as_json)
+
+
+def _tell(acts: Activations, to: Path, as_json: bool) -> None:
     result = {
         "to": str(to),
         "inputs": len(acts),

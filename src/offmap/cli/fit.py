@@ -12,7 +12,9 @@ from offmap.cli.options import Engine, InputOptions, Json, Workers, on_ray, show
 
 @with_inputs
 def fit(
-    known: Annotated[Path, typer.Argument(help="Known inputs: a folder of offmap extract, or .npz/.npy/.parquet.")],
+    known: Annotated[
+        Path, typer.Argument(help="Known inputs: a folder of offmap extract, .npz/.npy/.parquet, or texts.")
+    ],
     out: Annotated[Path, typer.Option(help="The guard's file, such as guard.offmap.")],
     inputs: InputOptions,
     detector: Annotated[

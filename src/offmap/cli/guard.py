@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,15 +13,22 @@ from offmap.cli.options import InputOptions, Json, show, with_inputs
 
 @with_inputs
 def guard(
+    out: Annotated[Path, typer.Option(help="The folder to write: guard.offmap, report.html, guarded.onnx.")],
+    inputs: InputOptions,
     known: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="Known inputs: a folder of pictures (sub-folders are classes), .npz, .npy, .parquet, or what offmap "
             "extract wrote."
         ),
-    ],
-    out: Annotated[Path, typer.Option(help="The folder to write: guard.offmap, report.html, guarded.onnx.")],
-    inputs: InputOptions,
+    ] = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Known texts instead: .txt, .csv, .jsonl, .parquet or a folder of .txt files. With labels a linear "
+            "head is trained over their embeddings; --held-out and --unknown are texts then, too."
+        ),
+    ] = None,
     held_out: Annotated[
         Path | None,
         typer.Option(help="Known inputs that the network was not trained on, to set and check the threshold."),
@@ -35,15 +43,22 @@ def guard(
 ) -> None:
     """Choose a detector for a model, set its threshold, check it, and write guard, report and ONNX graph."""
     from offmap.deploy import build_guard, write_guard
+    from offmap.errors import InputError
 
+    if (known is None) == (texts is None):
+        raise InputError("give known inputs with --known, or known texts with --texts")
+    source = texts or known
+    assert source is not None
+    if texts is not None and inputs.encoder is None:
+        inputs = replace(inputs, encoder="minilm")
     evidence = build_guard(
-        None if inputs.model is None else inputs.network(),
-        inputs.raw(known),
+        inputs.text_encoder() if inputs.is_text(source) else None if inputs.model is None else inputs.network(),
+        inputs.raw(source),
         held_out=None if held_out is None else inputs.raw(held_out),
         unknown=None if unknown is None else inputs.raw(unknown),
         detector=detector,
         tpr=tpr,
-        class_names=inputs.class_names(known),
+        class_names=inputs.class_names(source),
         device=inputs.device,
         seed=seed,
     )

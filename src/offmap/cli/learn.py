@@ -20,7 +20,7 @@ def learn(
         Path,
         typer.Option(
             help="Labelled and unlabelled inputs together: .npz/.npy/.parquet with features or pictures, a folder of "
-            "pictures, a folder of offmap extract, or inputs for --model."
+            "pictures, a folder of offmap extract, inputs for --model, or texts: .txt, .csv, .jsonl."
         ),
     ],
     out: Annotated[Path, typer.Option(help="A folder for the model, its history and checkpoints; resumed if there.")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,8 @@ def loop(
         str,
         typer.Option(
             help="digits, which is built in; or labelled inputs: .npz/.parquet with features or pictures and labels, a "
-            "folder of pictures in class folders, or inputs for --model. Rows labelled -1 are the stream."
+            "folder of pictures in class folders, inputs for --model, or texts (.csv, .jsonl). Rows labelled -1, and "
+            "texts without a label, are the stream."
         ),
     ] = "digits",
     held_out: Annotated[
@@ -159,6 +161,8 @@ def _own(
             line += f"\n{record.round.summary()}\nThe report is {report}"
         told.append(entry)
         words.append(line)
+    if inputs.is_text(data):
+        deployment = replace(deployment, encoder=inputs.texts().encoder)
     written = _written(deployment, out)
     show({"rounds": told, **written}, as_json, "\n".join([*words, f"The deployment is {written['deployment']}"]))
 
@@ -169,6 +173,9 @@ def _read(path: Path, inputs: InputOptions) -> tuple[dict[str, Any], Any, tuple[
 
     from offmap import data
 
+    if inputs.is_text(path):
+        texts = inputs.samples(path)
+        return {"features": texts.features}, texts.labels, texts.classes, inputs.texts().head
     samples = data.read(path, **_folder_options(path, inputs))
     ready = inputs.batches(path)
     if "inputs" not in samples.arrays and inputs.model is None:

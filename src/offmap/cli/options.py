@@ -17,14 +17,17 @@ import typer
 if TYPE_CHECKING:
     from offmap.activations import Activations
     from offmap.data import Samples
+    from offmap.deploy.texts import TextReader
     from offmap.detection import Detector
     from offmap.extra_passes import Requirements
     from offmap.network import Network
+    from offmap.openworld import Deployment
     from offmap.scale import Source
+    from offmap.text import TextEncoder
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
-_NETWORK, _PICTURES = "Network", "Pictures"
+_NETWORK, _PICTURES, _TEXTS = "Network", "Pictures", "Texts"
 
 Engine = Annotated[
     str,
@@ -90,6 +93,24 @@ class InputOptions:
             "--skip-unreadable", help="Leave damaged pictures out, and say how many.", rich_help_panel=_PICTURES
         ),
     ] = False
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="For texts: {encoders}, a file.onnx beside its tokenizer.json, a folder with both, or "
+            "package.module:function from a list of texts to an array. minilm by default.",
+            rich_help_panel=_TEXTS,
+        ),
+    ] = None
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The tokenizer.json of an encoder in an .onnx file.", rich_help_panel=_TEXTS)
+    ] = None
+    text_column: Annotated[
+        str | None,
+        typer.Option(help="The column with texts, of .csv, .tsv, .jsonl or .parquet.", rich_help_panel=_TEXTS),
+    ] = None
+    label_column: Annotated[
+        str | None, typer.Option(help="The column with their labels, if any.", rich_help_panel=_TEXTS)
+    ] = None
     _loaded: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def network(self) -> Network:
@@ -103,6 +124,42 @@ class InputOptions:
             self._loaded.append(load_network(self.model, self.weights, self.layer))
         network: Network = self._loaded[0]
         return network
+
+    def is_text(self, source: Path) -> bool:
+        """Whether the data are texts: by their ending, or because an encoder or a column of texts was named."""
+        from offmap.data import holds_texts
+
+        return self.model is None and (self.encoder is not None or holds_texts(source, self.text_column))
+
+    def text_encoder(self) -> TextEncoder:
+        """The encoder that the options name."""
+        from offmap.models.load import import_object
+        from offmap.text import TextEncoder
+
+        named = self.encoder or "minilm"
+        if ":" not in named:
+            return TextEncoder(named, self.tokenizer)
+        found = import_object(named)
+        return found if isinstance(found, TextEncoder) else TextEncoder(found)
+
+    def texts(self) -> TextReader:
+        """The reader of texts, one for all data of a command."""
+        from offmap.deploy.texts import TextReader
+
+        if not self._loaded:
+            self._loaded.append(TextReader(self.text_encoder(), self.text_column, self.label_column))
+        reader: TextReader = self._loaded[0]
+        return reader
+
+    def guard(self, file: Path) -> Any:
+        """Load what `offmap fit` or `offmap guard` wrote, with the encoder that the options name, if any."""
+        from offmap import load, store
+        from offmap.openworld import Deployment
+
+        if self.encoder is None:
+            return load(file)
+        stored = store.load(file)
+        return load(file) if stored.kind != "deployment" else Deployment.restore(stored, encoder=self.text_encoder())
 
     def batches(self, source: Path, labels: Path | None = None) -> Any:
         """The data as batches for the network."""
@@ -120,6 +177,10 @@ class InputOptions:
         """The data as it is, brought into memory: a file, or a folder of pictures."""
         from offmap import data
 
+        if self.is_text(source):
+            acts = self.texts().read_activations(source)
+            labels = {} if acts.labels is None else {"labels": acts.labels}
+            return data.Samples({"features": acts.features, **labels}, self.texts().classes)
         options = {"size": self.image_size, **self._pictures()} if source.is_dir() else {}
         made = data.read(source, **options)
         _tell_skipped(made.skipped)
@@ -132,12 +193,27 @@ class InputOptions:
         """What the network says about the data, or said when it was extracted."""
         from offmap import data
 
+        if self.is_text(source):
+            return self.texts().read_activations(source)
         if self.model is None:
             return data.read_activations(source, None if self.head is None else data.read_head(self.head))
         return self.network().extract(self.batches(source), requirements=requirements, device=self.device)
 
+    def scored(self, source: Path, detector: Detector, deployment: Deployment | None) -> Activations:
+        """Return what a detector reads of the data: by the encoder or network of its deployment, or by the options."""
+        from offmap.deploy.texts import TextReader
+
+        if deployment is not None and deployment.encoder is not None:
+            reader = TextReader(deployment.encoder, self.text_column, self.label_column)
+            return deployment.activations(reader.read_texts(source).texts, "texts")
+        if deployment is not None and deployment.network is not None and self.model is None:
+            return deployment.network.extract(self.batches(source), wanted(detector), device=self.device)
+        return self.activations(source, wanted(detector))
+
     def raw(self, source: Path) -> Any:
-        """Return the data as batches for the network, or as activations when no network is named."""
+        """Return the data as batches for the network, as texts, or as activations when no network is named."""
+        if self.is_text(source):
+            return self.texts().read_texts(source)
         return self.activations(source) if self.model is None else self.batches(source)
 
     def class_names(self, source: Path) -> tuple[str, ...] | None:

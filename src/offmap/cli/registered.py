@@ -16,6 +16,7 @@ REGISTRIES = {
     "metrics": "offmap.metrics.detection:METRICS",
     "figures": "offmap.plots.figures:FIGURES",
     "learners": "offmap.openworld.learners:LEARNERS",
+    "encoders": "offmap.text.packaged:ENCODERS",
     "readers": "offmap.data.readers:READERS",
     "sets": "offmap.bench.sets:READERS",
     "networks": "offmap.bench.networks:KINDS",

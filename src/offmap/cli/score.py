@@ -7,14 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from offmap.cli.options import Engine, InputOptions, Json, Workers, on_ray, show, wanted, with_inputs
+from offmap.cli.options import Engine, InputOptions, Json, Workers, on_ray, show, with_inputs
 
 
 @with_inputs
 def score(
-    guard: Annotated[Path, typer.Argument(help="A file that offmap fit wrote.")],
+    guard: Annotated[Path, typer.Argument(help="A file that offmap fit or offmap guard wrote.")],
     data: Annotated[
-        Path, typer.Argument(help="Inputs: a folder of offmap extract, or .npz/.npy/.parquet/pictures with --model.")
+        Path,
+        typer.Argument(
+            help="Inputs: a folder of offmap extract, or .npz/.npy/.parquet/pictures with --model, or texts."
+        ),
     ],
     inputs: InputOptions,
     out: Annotated[Path | None, typer.Option(help="Write the scores: .parquet or .csv.")] = None,
@@ -27,14 +30,18 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Score inputs, higher means known; a calibrated guard adds p-values and verdicts."""
-    import offmap
-    from offmap.data import write_table
+    import numpy as np
 
-    loaded = offmap.load(guard)
+    from offmap.data import write_table
+    from offmap.openworld import Deployment
+
+    found = inputs.guard(guard)
+    deployment = found if isinstance(found, Deployment) else None
+    loaded = found if deployment is None else deployment.detector
     if on_ray(engine):
         _score_on_ray(loaded, data, inputs, out, workers, as_json)
         return
-    acts = inputs.activations(data, wanted(loaded))
+    acts = inputs.scored(data, loaded, deployment)
     columns: dict[str, Any] = {}
     if loaded.calibration is None:
         columns["score"] = loaded.score(acts)
@@ -43,6 +50,8 @@ def score(
         columns |= {"score": verdicts.score, "p_value": verdicts.p_value, "known": verdicts.known}
         if verdicts.predicted is not None:
             columns["predicted"] = verdicts.predicted
+            if deployment is not None and deployment.class_names is not None:
+                columns["class"] = np.array([deployment.class_name(int(label)) for label in verdicts.predicted])
     summary: dict[str, Any] = {"inputs": len(acts), "detector": loaded.chosen}
     words = f"{len(acts)} inputs"
     if "known" in columns:

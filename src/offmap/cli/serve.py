@@ -13,7 +13,7 @@ _NETWORK, _IMAGES, _ACCESS, _LEARNING = "Network", "Images", "Access", "Learning
 
 
 def serve(
-    guard: Annotated[Path, typer.Argument(help="A file that offmap fit --calibrate wrote.")],
+    guard: Annotated[Path, typer.Argument(help="A file that offmap fit --calibrate or offmap guard wrote.")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -33,11 +33,19 @@ def serve(
         Path | None,
         typer.Option(help="Names of the classes: a JSON list, or a text file with one per line."),
     ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="The text encoder of a guard made from texts, where its file cannot name it: "
+            "package.module:function, or where its .onnx file is now.",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
     known: Annotated[
         Path | None,
         typer.Option(
             help="Labelled inputs (or features) of the known classes, from which the page at / can learn new ones: "
-            ".npz, .parquet, a folder of images in class folders, or one of offmap extract.",
+            ".npz, .parquet, a folder of images in class folders, one of offmap extract, or texts (.csv, .jsonl).",
             rich_help_panel=_LEARNING,
         ),
     ] = None,
@@ -97,6 +105,6 @@ def serve(
         host=host, port=port, store=store, token_file=token_file, no_auth=no_auth or None, rate=rate,
         max_batch=batch_size, image_size=image_size, gray=gray or None, mean=numbers(mean), std=numbers(std),
     )  # fmt: skip
-    files = DeploymentFiles(guard, model, weights, layer, classes)
+    files = DeploymentFiles(guard, model, weights, layer, classes, encoder)
     labelled = None if known is None else KnownData(known, held_out)
     serve_files(files, settings, say, labelled, learner, max_forgetting)

@@ -8,7 +8,7 @@ from offmap.data.samples import Samples
 from offmap.data.source import Batches, batches
 from offmap.data.splits import OpenWorldSplit, open_world_split, parse_known, published_split
 from offmap.data.tables import write_table
-from offmap.data.texts import encode_texts, read_texts
+from offmap.data.texts import Texts, holds_texts, read_texts
 
 __all__ = [
     "READERS",
@@ -17,9 +17,10 @@ __all__ = [
     "ImageFolder",
     "OpenWorldSplit",
     "Samples",
+    "Texts",
     "batches",
     "digits",
-    "encode_texts",
+    "holds_texts",
     "image_folder",
     "open_world_split",
     "parse_known",

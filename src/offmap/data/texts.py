@@ -1,57 +1,273 @@
-"""Texts: one per line of a file, or one per file of a folder, and the encoder that turns them into features."""
+"""Texts with or without labels, from text files, folders, CSV, JSON lines and Parquet."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from offmap.data.samples import MAX_BYTES, check_size
-from offmap.errors import InputError
+from offmap.errors import DependencyError, InputError
+from offmap.text.checks import MAX_CHARACTERS, check_text
+from offmap.typing import IntArray
 
-Encoder = Callable[[Sequence[str]], Any]
+TEXT_COLUMNS = ("text", "texts", "sentence", "utterance", "query", "question", "message", "document", "content")
+LABEL_COLUMNS = ("label", "labels", "intent", "category", "class", "topic")
+ENDINGS = (".txt", ".csv", ".tsv", ".jsonl", ".ndjson")  # Parquet may hold texts too, or features
+
+Records = tuple[list[str], list[dict[str, Any]]]
 
 
-def read_texts(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> list[str]:
-    r"""Every line of a text file that is not empty, or every ``.txt`` file of a folder, by name.
+@dataclass(frozen=True)
+class Texts:
+    """Texts, and the name of each one's class where there are labels.
+
+    Parameters
+    ----------
+    texts : list of str
+        None of them empty.
+    labels : list of str or None, optional
+        One per text, `None` where a text has none; `None` altogether when there are no labels.
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> file = pathlib.Path(tempfile.mkdtemp()) / "queries.txt"
-    >>> _ = file.write_text("where is my card\n\nfreeze my account\n")
+    >>> found = Texts(["lost card", "open account", "hm"], ["card", "account", None])
+    >>> found.classes, found.encode_labels().tolist(), len(found.labelled())
+    (('account', 'card'), [1, 0, -1], 2)
+    """
+
+    texts: list[str]
+    labels: list[str | None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and len(self.labels) != len(self.texts):
+            raise InputError(f"{len(self.labels)} labels for {len(self.texts)} texts; give one each")
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes in order: by number where all are numbers, else by name."""
+        names = {label for label in self.labels or () if label is not None}
+        return tuple(sorted(names, key=int if names and all(name.isdecimal() for name in names) else None))
+
+    def encode_labels(self, classes: Sequence[str] | None = None, unknown: str | None = None) -> IntArray:
+        """Return class numbers, -1 for texts without a label.
+
+        Parameters
+        ----------
+        classes : sequence of str, optional
+            The names in the order of their numbers; `classes` of these texts by default.
+        unknown : str, optional
+            A label that stands for none.
+        """
+        numbers = {name: number for number, name in enumerate(self.classes if classes is None else classes)}
+        other = sorted({label for label in self.labels or () if label not in (None, unknown)} - numbers.keys())
+        if other:
+            raise InputError(f"the label {other[0]!r} is not one of the {len(numbers)} classes; check the label column")
+        return np.array([numbers.get(label, -1) if label else -1 for label in self.labels or [None] * len(self)], int)
+
+    def labelled(self) -> Texts:
+        """Return the texts that have a label."""
+        kept = [i for i, label in enumerate(self.labels or ()) if label is not None]
+        assert self.labels is not None or not kept
+        return Texts([self.texts[i] for i in kept], [(self.labels or [])[i] for i in kept])
+
+
+def holds_texts(path: str | os.PathLike[str], text_column: str | None = None) -> bool:
+    """Tell whether a path names texts: by its ending, or because a column of texts was named."""
+    return text_column is not None or Path(path).suffix.lower() in ENDINGS
+
+
+def read_texts(
+    path: str | os.PathLike[str],
+    text_column: str | None = None,
+    label_column: str | None = None,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_characters: int = MAX_CHARACTERS,
+) -> Texts:
+    r"""Read texts and their labels by what the path is.
+
+    ``.txt``: one text per line, empty lines are left out. A folder: one text per ``.txt`` file, the names of
+    sub-folders are labels. ``.csv`` and ``.tsv`` with a header, ``.jsonl`` (an object or a text on each line) and
+    Parquet: one text per row.
+
+    Parameters
+    ----------
+    path : path
+        The file or folder.
+    text_column, label_column : str, optional
+        Names of columns. By default the column called text, sentence, utterance, query, question, message, document or
+        content, or the only one there is; and label, intent, category, class or topic, if there is one.
+    max_bytes : int, optional
+        What may be brought into memory.
+    max_characters : int, default 1_000_000
+        The longest text that is taken.
+
+    Returns
+    -------
+    Texts
+        In the order of the file; a text whose label is empty has none.
+
+    Raises
+    ------
+    InputError
+        If the file is not UTF-8, lacks a column, or holds an empty or overlong text.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "intents.csv"
+    >>> _ = file.write_text("text,intent\n\"where is it, my card\",card\nfreeze my account,account\n")
     >>> read_texts(file)
-    ['where is my card', 'freeze my account']
+    Texts(texts=['where is it, my card', 'freeze my account'], labels=['card', 'account'])
     """
     source = Path(path)
-    files = sorted(source.glob("*.txt")) if source.is_dir() else [source]
-    if not files or not all(file.is_file() for file in files):
-        raise InputError(f"{source}: no texts; give a file with one text per line, or a folder of .txt files")
-    check_size(sum(file.stat().st_size for file in files), str(source), max_bytes)
-    try:
-        contents = [file.read_text(encoding="utf-8") for file in files]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source}: not text in UTF-8 ({error.reason})") from error
-    texts = contents if source.is_dir() else contents[0].splitlines()
-    return [text.strip() for text in texts if text.strip()]
-
-
-def encode_texts(texts: Sequence[str], encoder: Encoder) -> npt.NDArray[np.float32]:
-    """Encode texts: return the features that an encoder gives to them, one row each.
-
-    Examples
-    --------
-    >>> encode_texts(["a", "bcd"], lambda texts: [[len(text)] for text in texts])
-    array([[1.],
-           [3.]], dtype=float32)
-    """
-    features = np.asarray(encoder(list(texts)), dtype=np.float32)
-    if features.ndim != 2 or len(features) != len(texts):
+    if source.is_dir():
+        return _read_folder(source, max_bytes, max_characters)
+    if not source.is_file():
+        raise InputError(f"{source}: there is no such file or folder of texts")
+    ending = source.suffix.lower()
+    if ending in (".parquet", ".pq"):
+        records = _read_parquet(source, max_bytes)
+        return _check(_from_records(source, records, text_column, label_column), source, max_characters)
+    check_size(source.stat().st_size, str(source), max_bytes)
+    content = _decode(source)
+    readers: dict[str, Callable[[str, Path], Records]] = {
+        ".csv": _read_csv, ".tsv": _read_tsv, ".jsonl": _read_lines_of_json, ".ndjson": _read_lines_of_json,
+    }  # fmt: skip
+    if ending in readers:
+        found = _from_records(source, readers[ending](content, source), text_column, label_column)
+    elif text_column is not None or label_column is not None:
         raise InputError(
-            f"the encoder gave an array of shape {features.shape} for {len(texts)} texts; one row per text is needed"
+            f"{source}: columns are read from .csv, .tsv, .jsonl and .parquet, not from {ending or 'this'}"
         )
-    return features
+    else:
+        found = Texts([line.strip() for line in content.splitlines() if line.strip()])
+    return _check(found, source, max_characters)
+
+
+def _decode(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file}: not text in UTF-8 ({error.reason} at byte {error.start}); convert it, as iconv -t UTF-8 does"
+        ) from error
+
+
+def _read_folder(folder: Path, max_bytes: int, max_characters: int) -> Texts:
+    within = sorted(one for one in folder.iterdir() if one.is_dir())
+    files = [file for part in within for file in sorted(part.glob("*.txt"))] or sorted(folder.glob("*.txt"))
+    if not files:
+        raise InputError(f"{folder}: no texts; give a file with one text per line, or a folder of .txt files")
+    check_size(sum(file.stat().st_size for file in files), str(folder), max_bytes)
+    read = [(_decode(file).strip(), file) for file in files]
+    kept = [(text, file.parent.name if file.parent != folder else None) for text, file in read if text]
+    labels = [label for _, label in kept]
+    return _check(Texts([text for text, _ in kept], labels if any(labels) else None), folder, max_characters)
+
+
+def _read_csv(content: str, file: Path, delimiter: str = ",") -> Records:
+    before = csv.field_size_limit(MAX_BYTES)
+    try:
+        rows = csv.DictReader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True, restkey="")
+        records = list(rows)
+    except csv.Error as error:
+        raise InputError(f"{file}: line {rows.line_num} is not CSV ({error}); texts with commas need quotes") from error
+    finally:
+        csv.field_size_limit(before)
+    for number, record in enumerate(records, 2):
+        if "" in record or None in record.values():
+            raise InputError(
+                f"{file}: row {number} has not as many fields as the header; texts with commas need quotes"
+            )
+    return list(rows.fieldnames or ()), records
+
+
+def _read_tsv(content: str, file: Path) -> Records:
+    return _read_csv(content, file, "\t")
+
+
+def _read_lines_of_json(content: str, file: Path) -> Records:
+    records: list[dict[str, Any]] = []
+    columns: dict[str, None] = {}
+    for number, line in enumerate(content.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{file}: line {number} is not JSON ({error})") from error
+        record = {"text": found} if isinstance(found, str) else found
+        if not isinstance(record, dict):
+            raise InputError(f"{file}: line {number} is neither a JSON object nor a text")
+        records.append(record)
+        columns |= dict.fromkeys(record)
+    return list(columns), records
+
+
+def _read_parquet(file: Path, max_bytes: int) -> Records:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise DependencyError("Parquet needs pyarrow, which is not installed: pip install 'offmap[data]'") from error
+    try:
+        meta = pq.read_metadata(file)
+        check_size(sum(meta.row_group(i).total_byte_size for i in range(meta.num_row_groups)), str(file), max_bytes)
+        fields = list(meta.schema.to_arrow_schema())
+        plain = [field.name for field in fields if not pa.types.is_nested(field.type)]  # lists are features
+        table = pq.read_table(file, columns=plain)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{file}: cannot be read as Parquet ({error})") from error
+    return table.column_names, table.to_pylist()
+
+
+def _from_records(file: Path, read: Records, text_column: str | None, label_column: str | None) -> Texts:
+    columns, records = read
+    text = _choose(columns, text_column, TEXT_COLUMNS, "--text-column", file)
+    if text is None and len(columns) == 1:
+        text = columns[0]
+    if text is None:
+        raise InputError(
+            f"{file}: which column holds the texts? Name it with --text-column; there are {_list(columns)}"
+        )
+    label = _choose([name for name in columns if name != text], label_column, LABEL_COLUMNS, "--label-column", file)
+    texts = []
+    for number, record in enumerate(records, 1):
+        if not isinstance(record.get(text), str):
+            raise InputError(f"{file}: row {number} has no text in the column {text!r}; fill it or leave the row out")
+        texts.append(record[text].strip())
+    if label is None:
+        return Texts(texts)
+    given = (record.get(label) for record in records)
+    return Texts(texts, [None if value is None or not str(value).strip() else str(value).strip() for value in given])
+
+
+def _choose(columns: Iterable[str], wanted: str | None, usual: tuple[str, ...], option: str, file: Path) -> str | None:
+    columns = list(columns)
+    if wanted is not None and wanted not in columns:
+        raise InputError(f"{option} {wanted}: {file} has no such column; there are {_list(columns)}")
+    return wanted or next((name for word in usual for name in columns if name.strip().lower() == word), None)
+
+
+def _list(columns: Sequence[str]) -> str:
+    return ", ".join(map(repr, columns[:20])) or "none"
+
+
+def _check(found: Texts, source: Path, max_characters: int) -> Texts:
+    if not found.texts:
+        raise InputError(f"{source}: there are no texts in it")
+    for number, text in enumerate(found.texts, 1):
+        check_text(text, f"{source}: text {number}", max_characters)
+    return found

@@ -13,6 +13,7 @@ import numpy as np
 
 from offmap.activations import Activations
 from offmap.deploy.exporter import export
+from offmap.deploy.texts import prepare_texts
 from offmap.deploy.thumbnails import Thumbnails
 from offmap.detection import Detector, Verdicts
 from offmap.detection import detector as make_detector
@@ -20,6 +21,7 @@ from offmap.errors import InputError, OffmapError, OffmapWarning
 from offmap.extra_passes import Requirements
 from offmap.network import Network
 from offmap.openworld.deployment import Deployment
+from offmap.text import TextEncoder
 from offmap.typing import Array
 
 FIT_SHARE = 0.6  # the rest is halved: one half sets the threshold, the other checks it
@@ -105,9 +107,10 @@ def guard(
     ----------
     model : nn.Module, Network, path or None
         The classifier: a torch module, a `Network`, an ``.onnx`` file or ``"package.module:factory"``. `None` when
-        `known` holds activations already.
-    known : loader, array or Activations
-        Inputs of known classes, as `Network.extract` takes them; labels are used where there are any.
+        `known` holds activations already. Or a `TextEncoder`, for texts.
+    known : loader, array, Activations or texts
+        Inputs of known classes, as `Network.extract` takes them; labels are used where there are any. With a
+        `TextEncoder`: a list of texts, or a tuple of texts and labels; a linear head is trained where there are labels.
     held_out : loader, array or Activations, optional
         Known inputs that the network was not trained on. Then all of `known` is fitted on, and these set and check the
         threshold. Without them `known` is divided: 60 % to fit, 20 % to calibrate, 20 % to check. A network is more
@@ -180,6 +183,13 @@ def build_guard(
     """
     if not 0 < tpr < 1:
         raise InputError(f"tpr={tpr}: the share of known inputs to accept lies between 0 and 1")
+    if isinstance(model, TextEncoder):
+        texts = prepare_texts(model, known, held_out, unknown, seed)
+        evidence = build_guard(
+            None, texts.known, held_out=texts.held_out, unknown=texts.unknown, detector=detector, tpr=tpr,
+            class_names=texts.classes, seed=seed,
+        )  # fmt: skip
+        return replace(evidence, deployment=replace(evidence.deployment, encoder=model, examples=texts.examples))
     made = make_detector(detector) if isinstance(detector, str) else detector
     network = _network(model)
     reader = _Reader(network, replace(made.requirements, labels=False), device)
@@ -236,6 +246,8 @@ def write_guard(evidence: GuardEvidence, out: str | os.PathLike[str], example: A
     evidence.deployment.save(guard_file)
     said[FILES[0]] = str(guard_file)
     try:
+        if evidence.deployment.encoder is not None:
+            raise InputError("a graph does not tokenize texts; offmap.export writes what follows the encoder")
         said[FILES[1]] = str(export(evidence.deployment, path=graph_file, example=example).path)
     except OffmapError as error:
         said[FILES[1]] = f"not written: {error}"

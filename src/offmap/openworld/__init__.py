@@ -2,6 +2,7 @@
 
 from offmap.openworld.decisions import GroupDecision
 from offmap.openworld.deployment import Deployment
+from offmap.openworld.examples import KnownExamples
 from offmap.openworld.extended_network import ClassifierUpdate
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.openworld_run import OpenWorldRun, RoundRecord, run
@@ -14,6 +15,7 @@ __all__ = [
     "Deployment",
     "Evaluation",
     "GroupDecision",
+    "KnownExamples",
     "KnownSplits",
     "LabeledInputs",
     "LearningState",

@@ -17,13 +17,15 @@ from offmap.detection import Calibration, Detector, Verdicts
 from offmap.errors import InputError, StoreError
 from offmap.extra_passes import Requirements
 from offmap.network import Network
+from offmap.openworld.examples import KnownExamples
 from offmap.openworld.network_files import network_parts, prefix_names, restore_network, select_prefix, stored_parts
+from offmap.text import TextEncoder
 from offmap.typing import Array
 
 KIND = "deployment"
 UNKNOWN = -1
-_DETECTOR, _NETWORK = "detector.", "network."
-RowKind = Literal["inputs", "features"]
+_DETECTOR, _NETWORK, _EXAMPLES = "detector.", "network.", "examples."
+RowKind = Literal["inputs", "features", "texts"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class Deployment:
         Turns inputs into the activations that the detector reads. Without it only features can be judged.
     class_names : sequence of str, optional
         One per class; without names classes are called by their numbers.
+    encoder : TextEncoder, optional
+        Turns texts into the features that the detector reads. A file refers to it and holds its checksum, so that
+        another encoder is refused.
+    examples : KnownExamples, optional
+        Known texts, to show with an answer which of them an input is most like.
 
     Examples
     --------
@@ -61,6 +68,8 @@ class Deployment:
     detector: Detector
     network: Network | None = None
     class_names: Sequence[str] | None = None
+    encoder: TextEncoder | None = None
+    examples: KnownExamples | None = None
 
     def __post_init__(self) -> None:
         if not self.detector.is_fitted or self.detector.calibration is None:
@@ -76,7 +85,7 @@ class Deployment:
             raise InputError(f"{self.detector}: it reads {wanted}, so a network is needed; give --model")
 
     def __repr__(self) -> str:
-        runs = "features" if self.network is None else repr(self.network)
+        runs = repr(self.encoder or self.network or "features").strip("'")
         return f"Deployment({self.detector.chosen} over {runs}, {self.n_classes} classes)"
 
     @property
@@ -121,19 +130,25 @@ class Deployment:
         return self.class_names[label]
 
     def activations(self, rows: Any, kind: RowKind = "inputs", batch_size: int = 128) -> Activations:
-        """Run the network over inputs, or take features as they are.
+        """Run the network over inputs or the encoder over texts, or take features as they are.
 
         Parameters
         ----------
         rows : array
             One row per input.
-        kind : {"inputs", "features"}, default "inputs"
-            What the rows are.
+        kind : {"inputs", "features", "texts"}, default "inputs"
+            What the rows are; inputs of a deployment with an encoder are texts.
         batch_size : int, default 128
             How many inputs the network sees at once.
         """
         if kind == "features":
             return Activations(np.asarray(rows))
+        if self.encoder is not None:
+            rows = self.encoder.encode(rows, progress=False)
+            if self.network is None:
+                return Activations(rows)  # else the network was learned on top of the encoder
+        elif kind == "texts":
+            raise InputError("there is no text encoder in this deployment; give features, or a guard made from texts")
         if self.network is None:
             raise InputError("there is no network in this deployment; give features instead of inputs")
         if len(rows) <= batch_size:
@@ -177,12 +192,19 @@ class Deployment:
         inner = stored_parts(self.detector)
         network, tensors = network_parts(self.network)
         names = None if self.class_names is None else list(self.class_names)
-        config = {"class_names": names, "detector": inner.config, "network": network}
+        config: dict[str, Any] = {"class_names": names, "detector": inner.config, "network": network}
         arrays = {**prefix_names(inner.tensors, _DETECTOR), **prefix_names(tensors, _NETWORK)}
+        if self.encoder is not None:
+            config["encoder"] = self.encoder.reference()
+        if self.examples is not None:
+            config["examples"], kept = self.examples.to_parts()
+            arrays |= prefix_names(kept, _EXAMPLES)
         store.save(path, KIND, config, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], network: Network | None = None) -> Deployment:
+    def load(
+        cls, path: str | os.PathLike[str], network: Network | None = None, encoder: TextEncoder | None = None
+    ) -> Deployment:
         """Read a deployment back.
 
         Parameters
@@ -192,11 +214,15 @@ class Deployment:
         network : Network, optional
             For a torch module that is not offmap's own: a network of the same kind, into whose copy the saved weights
             go.
+        encoder : TextEncoder, optional
+            For an encoder that is a Python object, or whose files have moved: the same one; another is refused.
         """
-        return cls.restore(store.load(path, KIND), network)
+        return cls.restore(store.load(path, KIND), network, encoder)
 
     @classmethod
-    def restore(cls, stored: store.Stored, network: Network | None = None) -> Deployment:
+    def restore(
+        cls, stored: store.Stored, network: Network | None = None, encoder: TextEncoder | None = None
+    ) -> Deployment:
         """Build a deployment from what `offmap.store.load` has read."""
         try:
             inner = store.Stored("detector", stored.config["detector"], select_prefix(stored.tensors, _DETECTOR))
@@ -205,7 +231,14 @@ class Deployment:
         except KeyError as error:
             raise StoreError(f"not a whole deployment of this version of offmap ({error!r})") from error
         made = restore_network(*parts, network)
-        return cls(Detector.restore(inner), made, None if names is None else tuple(names))
+        reference, kept = stored.config.get("encoder"), stored.config.get("examples")
+        return cls(
+            Detector.restore(inner),
+            made,
+            None if names is None else tuple(names),
+            None if reference is None else TextEncoder.restore(reference, encoder),
+            None if kept is None else KnownExamples.from_parts(kept, select_prefix(stored.tensors, _EXAMPLES)),
+        )
 
 
 def check_names(names: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -36,6 +36,14 @@ FAILURES: dict[int | str, dict[str, Any]] = {"4XX": {"model": Failure}, "5XX": {
 router = APIRouter(responses=FAILURES)
 
 
+class NearestText(BaseModel):
+    """A known text that an input is like."""
+
+    text: str
+    class_: str | int | None = Field(alias="class")
+    similarity: float = Field(description="The cosine of their embeddings.")
+
+
 class ScoredInput(BaseModel):
     """The verdict on one input."""
 
@@ -46,6 +54,9 @@ class ScoredInput(BaseModel):
     class_: str | int | None = Field(
         alias="class",
         description="The nearest known class: its name where names are known, else its index; null without a head.",
+    )
+    nearest: list[NearestText] | None = Field(
+        default=None, description="Of texts, where the guard holds known ones: those that it is most like."
     )
 
 
@@ -62,11 +73,12 @@ _SCORE_BODY: dict[str, Any] = {
         "application/json": {
             "schema": {
                 "type": "object",
-                "description": "One of features, inputs and images.",
+                "description": "One of features, inputs, images and texts.",
                 "properties": {
                     "features": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
                     "inputs": {"type": "array", "items": {"type": "array"}, "description": "What the network reads."},
                     "images": {"type": "array", "items": {"type": "string", "format": "byte"}},
+                    "texts": {"type": "array", "items": {"type": "string"}},
                     "references": {"type": "array", "items": {"type": "string", "maxLength": 1024}},
                 },
             },
@@ -170,6 +182,7 @@ class Guard(BaseModel):
     class_names: list[str] | None
     features: int | None = Field(description="Features per row, when the guard knows.")
     takes_inputs: bool = Field(description="Whether a network is there to run inputs.")
+    takes_texts: bool = Field(description="Whether a text encoder is there.")
 
 
 @router.get("/v1/guard", summary="The guard in service.", responses={200: {"model": Guard}})

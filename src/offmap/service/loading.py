@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import offmap
+from offmap import store
 from offmap.detection import Detector
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld import Deployment
+from offmap.text import TextEncoder
 
 
 @dataclass(frozen=True)
@@ -21,13 +23,16 @@ class DeploymentFiles:
     Parameters
     ----------
     guard : Path
-        A file that `Detector.save` wrote.
+        A file that `Detector.save` or `Deployment.save` wrote.
     model : str or None, default=None
         ``package.module:factory``, a ``file.onnx``, or the file of a learned model; `None` for features only.
     weights, layer : optional
         As `offmap.models.load_network` takes them.
     classes : Path or None, default=None
         A JSON list of names, or a text file with one name per line. A learned model has its own.
+    encoder : str or None, default=None
+        ``package.module:function``, or where an encoder's files are now, for a guard that was made from texts; that
+        of the guard's file by default.
     """
 
     guard: Path
@@ -35,6 +40,7 @@ class DeploymentFiles:
     weights: Path | None = None
     layer: str | None = None
     classes: Path | None = None
+    encoder: str | None = None
 
     def load(self) -> Deployment:
         """Load all files.
@@ -49,11 +55,22 @@ class DeploymentFiles:
         InputError, StoreError
             If a file cannot be used.
         """
+        stored = store.load(self.guard)
+        if stored.kind == "deployment":
+            return self._restore(stored)
         detector = offmap.load(self.guard)
         if not isinstance(detector, Detector):
-            raise InputError(f"{self.guard}: holds {detector!r}; a guard from offmap fit is needed")
+            raise InputError(f"{self.guard}: holds {detector!r}; a guard from offmap fit or offmap guard is needed")
         network, names = self._load_network()
         return Deployment(detector, network, names if self.classes is None else read_class_names(self.classes))
+
+    def _restore(self, stored: store.Stored) -> Deployment:
+        """Restore a whole deployment; a network or an encoder that was named takes the place of what is in the file."""
+        network, names = self._load_network()
+        found = Deployment.restore(stored, network, None if self.encoder is None else load_encoder(self.encoder))
+        if self.classes is not None:
+            names = read_class_names(self.classes)
+        return found if names is None else replace(found, class_names=names)
 
     def _load_network(self) -> tuple[Network | None, Sequence[str] | None]:
         from offmap.models import load_network
@@ -72,6 +89,16 @@ class DeploymentFiles:
         network = load_network(self.model, self.weights, self.layer)
         network.layers()  # an ONNX file is read at first use; one that cannot be read must be rejected here
         return network, None
+
+
+def load_encoder(named: str) -> TextEncoder:
+    """Load an encoder by name, path, or ``package.module:function``. Importing runs code: name only what you trust."""
+    from offmap.models.load import import_object
+
+    if ":" not in named:
+        return TextEncoder(named)
+    found = import_object(named)
+    return found if isinstance(found, TextEncoder) else TextEncoder(found)
 
 
 def read_class_names(file: Path) -> list[str]:

@@ -16,8 +16,9 @@ from offmap.errors import InputError
 from offmap.openworld.deployment import RowKind
 from offmap.service.images import FORMATS, decode_images
 from offmap.service.request_errors import RequestError, to_sentence
-from offmap.service.requests import NPY, ScoringRequest
+from offmap.service.requests import NPY, TEXT, ScoringRequest
 from offmap.service.settings import Settings
+from offmap.text import check_texts
 from offmap.typing import Array
 
 JSON = "application/json"
@@ -27,7 +28,7 @@ MAX_REFERENCE = 1024
 _MAX_LISTS = 500_000  # lists and objects in one body of JSON: each costs twenty times its bytes in memory
 _MAX_HEADER = 1024
 _MAX_DIMENSIONS = 8
-_KEYS = ("features", "inputs", "images")
+_KEYS = ("features", "inputs", "images", "texts")
 
 
 def parse_request(
@@ -157,6 +158,9 @@ def _parse_json(body: bytes, settings: Settings, reserve: Callable[[int], None])
         contents = [_decode_base64(text, row) for row, text in enumerate(given[key])]
         rows, found = decode_images(contents, settings, reserve)
         return ScoringRequest("inputs", rows, contents, found, references)
+    if key == "texts":
+        texts = check_texts(given[key], settings.max_characters)
+        return ScoringRequest("texts", texts, [text.encode() for text in texts], TEXT, references)
     kind: RowKind = "features" if key == "features" else "inputs"
     return ScoringRequest(kind, _to_array(given[key], key), references=references)
 

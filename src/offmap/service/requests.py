@@ -20,6 +20,7 @@ from offmap.typing import Array
 
 Result = dict[str, Any]
 NPY = "application/x-npy"
+TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +29,12 @@ class ScoringRequest:
 
     Parameters
     ----------
-    kind : {"features", "inputs"}
-        Whether the rows are features of the network or inputs to it.
+    kind : {"features", "inputs", "texts"}
+        Whether the rows are features of the network, inputs to it, or texts for the encoder.
     rows : array-like
         One row per input.
     contents : sequence of bytes or None, default=None
-        The inputs as they were sent (images), to be stored instead of the rows.
+        The inputs as they were sent (images, texts), to be stored instead of the rows.
     content_type : str or None, default=None
         The media type of `contents`.
     references : sequence of str or None, default=None
@@ -77,16 +78,20 @@ class ScoringRequest:
         InputError
             If the rows do not fit the deployment.
         """
-        rows = as_array(self.rows, self.kind)
+        rows = _as_objects(self.rows) if self.kind == "texts" else as_array(self.rows, self.kind)
         if rows.ndim == 0 or len(rows) == 0:
             raise RequestError(400, f"{self.kind}: the batch is empty; send at least one row")
         if len(rows) > settings.max_rows:
             raise RequestError(413, f"{len(rows)} rows, the limit is {settings.max_rows}; send them in parts")
-        if rows.dtype.kind not in "fiu":
+        if self.kind != "texts" and rows.dtype.kind not in "fiu":
             raise InputError(f"{self.kind}: numbers are needed, not {rows.dtype}")
         for name, given in (("references", self.references), ("contents", self.contents)):
             if given is not None and len(given) != len(rows):
                 raise InputError(f"{len(given)} {name} for {len(rows)} rows; give one per row")
+        if self.kind == "texts":
+            if deployment.encoder is None:
+                raise InputError("texts: this service has no text encoder; serve a guard that was made from texts")
+            return replace(self, rows=rows, deployment=deployment)
         checked = (
             _check_features(rows, deployment) if self.kind == "features" else _check_inputs(rows, deployment, settings)
         )
@@ -114,6 +119,13 @@ class ScoringRequest:
     def reference(self, row: int) -> str | None:
         """Return the client's name for a row."""
         return None if self.references is None else self.references[row]
+
+
+def _as_objects(texts: Sequence[str]) -> Array:
+    """Put texts into an array that does not widen all of them to the longest."""
+    rows = np.empty(len(texts), object)
+    rows[:] = texts
+    return rows
 
 
 def _check_features(rows: Array, deployment: Deployment) -> Array:

@@ -29,6 +29,7 @@ from offmap.typing import Array
 MAX_SCORE = float(np.finfo(np.float32).max)  # what JSON carries in place of infinity
 _COMMIT_ROWS = 4096
 _TRIM_SECONDS = 60.0
+_NEAREST = 3  # known texts that come with an answer
 _log = logging.getLogger(__name__)
 
 
@@ -181,6 +182,7 @@ class Scoring:
         # a copy even of one: a network may work in place, and the stored input must be the one that was sent
         rows = np.concatenate([request.rows for request in batch])
         verdicts, features = _score_rows(deployment, batch[0].kind, rows, self._max_batch)
+        nearest = _describe_nearest(deployment, features) if batch[0].kind == "texts" else None
         ids, now = new_ids(len(rows)), time.time()
         answers: list[_Answer] = []
         i = 0
@@ -193,6 +195,8 @@ class Scoring:
                 answer.results.append(
                     {"id": ids[i], "score": score, "p_value": p_value, "known": known, "class": predicted}
                 )
+                if nearest is not None:
+                    answer.results[-1]["nearest"] = nearest[i]
                 if not known:
                     own = None if features is None else np.asarray(features[i], np.float32)
                     verdict = (score, p_value, predicted, deployment.version)
@@ -260,6 +264,25 @@ def _score_rows(deployment: Deployment, kind: RowKind, rows: Array, batch_size: 
         reason = to_sentence(error).replace(repr(deployment.network), "the network")[:300]  # it may name a file
         raise InputError(f"the network does not take inputs of shape {shape}, type {rows.dtype} ({reason})") from error
     return limit_scores(deployment.detector.verdicts(acts), len(deployment.calibration.scores)), _features(acts)
+
+
+def _describe_nearest(deployment: Deployment, features: Array | None) -> list[list[Result]] | None:
+    """Describe the known texts that each row is most like; `None` where the deployment holds none."""
+    known = deployment.examples
+    if known is None or features is None or features.shape[1] != known.features.shape[1]:
+        return None  # a network that was learned on top of the encoder has features of its own
+    places, cosines = known.find_nearest(features, _NEAREST)
+    return [
+        [
+            {
+                "text": known.texts[place],
+                "class": deployment.class_name(None if known.labels[place] < 0 else int(known.labels[place])),
+                "similarity": round(float(cosine), 4),
+            }
+            for place, cosine in zip(some, near, strict=True)
+        ]
+        for some, near in zip(places, cosines, strict=True)
+    ]
 
 
 def _features(acts: Activations) -> Array | None:

@@ -15,10 +15,11 @@ from offmap.errors import InputError, StoreError
 from offmap.openworld import Deployment
 from offmap.service.monitoring import ServiceMetrics
 from offmap.service.request_errors import RequestError
-from offmap.service.requests import Result, ScoringRequest
+from offmap.service.requests import TEXT, Result, ScoringRequest
 from offmap.service.scoring import MAX_SCORE, Scoring
 from offmap.service.settings import Settings
 from offmap.service.stores import FolderLock, open_unknown_store
+from offmap.text import check_texts
 
 _log = logging.getLogger(__name__)
 
@@ -97,23 +98,35 @@ class Service:
         """
         return self.scoring.submit(request.validate(self.deployment, self.settings))
 
-    def score(self, features: Any = None, inputs: Any = None, references: Sequence[str] | None = None) -> list[Result]:
-        """Score features or inputs and wait for the results.
+    def score(
+        self,
+        features: Any = None,
+        inputs: Any = None,
+        references: Sequence[str] | None = None,
+        texts: Sequence[str] | None = None,
+    ) -> list[Result]:
+        """Score features, inputs or texts and wait for the results.
 
         Parameters
         ----------
         features, inputs : array-like
-            One row per input; give one of the two.
+            One row per input; give one of the three.
         references : sequence of str or None, default=None
             Your own name for each row, stored with unknown inputs.
+        texts : sequence of str or None, default=None
+            For a deployment with a text encoder.
 
         Returns
         -------
         list of dict
             One result per row; unknown inputs are stored by then.
         """
-        if (features is None) == (inputs is None):
-            raise InputError("score: give features or inputs, one of them")
+        if sum(given is not None for given in (features, inputs, texts)) != 1:
+            raise InputError("score: give features, inputs or texts, one of them")
+        if texts is not None:
+            checked = check_texts(texts, self.settings.max_characters)
+            contents = [text.encode() for text in checked]
+            return self.submit(ScoringRequest("texts", checked, contents, TEXT, references)).result()
         if inputs is None:
             return self.submit(ScoringRequest("features", features, references=references)).result()
         return self.submit(ScoringRequest("inputs", inputs, references=references)).result()
@@ -175,6 +188,7 @@ class Service:
             "class_names": None if names is None else list(names),
             "features": deployment.width,
             "takes_inputs": deployment.network is not None,
+            "takes_texts": deployment.encoder is not None,
         }
 
     def summarize(self) -> dict[str, Any]:

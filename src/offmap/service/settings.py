@@ -55,6 +55,7 @@ class Settings(BaseSettings):
 
     max_body: int = Field(default=32 * MIB, ge=1, description="Bytes in one request.")
     max_rows: int = Field(default=4096, ge=1, description="Inputs in one request.")
+    max_characters: int = Field(default=100_000, ge=1, description="Characters of one text.")
     max_pixels: int = Field(default=16_000_000, ge=1, description="Pixels of all images in one request.")
     max_requests: int = Field(default=512, ge=1, description="Requests handled at a time; more are answered 503.")
     max_waiting: int = Field(default=16384, ge=1, description="Inputs waiting to be scored; more are answered 503.")
@@ -77,6 +78,14 @@ class Settings(BaseSettings):
     drift_alpha: float = Field(
         default=0.01, gt=0, lt=1, description="The probability that drift is ever reported without drift."
     )
+
+    naming_url: str | None = Field(
+        default=None,
+        description="An OpenAI-compatible service (…/v1/chat/completions) that proposes names for groups of texts.",
+    )
+    naming_model: str = Field(default="default", description="The model that is asked for names.")
+    naming_token: SecretStr | None = Field(default=None, description="The token for that service.")
+    naming_seconds: float = Field(default=20.0, gt=0, description="How long it may take to propose one name.")
 
     learn_memory: int = Field(default=8192 * MIB, ge=1, description="Bytes of memory that learning may use.")
     learn_nice: int = Field(default=10, ge=0, le=19, description="By how much learning gives way to other processes.")

@@ -22,6 +22,7 @@ from offmap.service.request_errors import RequestError
 from offmap.service.requests import NPY
 from offmap.service.settings import Settings
 from offmap.service.unknowns import UnknownInput, UnknownStore
+from offmap.text import TextEncoder
 from offmap.typing import Array
 
 LIMIT = 5000  # inputs in one proposal: the newest
@@ -48,7 +49,13 @@ class KnownData:
             if path is not None and not path.exists():
                 raise InputError(f"{path}: there is no such file or folder of known inputs")
 
-    def read(self, network: Network | None, class_names: Sequence[str] | None, settings: Settings) -> KnownSplits:
+    def read(
+        self,
+        network: Network | None,
+        class_names: Sequence[str] | None,
+        settings: Settings,
+        encoder: TextEncoder | None = None,
+    ) -> KnownSplits:
         """Read the data and split it for training, calibration and measuring.
 
         Parameters
@@ -59,17 +66,33 @@ class KnownData:
             Names of the classes; those of the file when `None`.
         settings : Settings
             How images are prepared.
+        encoder : TextEncoder or None, default=None
+            Encodes files of texts.
 
         Returns
         -------
         KnownSplits
             With features of the network.
         """
+        if encoder is not None:
+            return self._read_texts(encoder, class_names)
         whole, own = _read_labelled(self.path, network, settings)
         names = class_names or own or [str(label) for label in range(int(whole.labels.max()) + 1)]
         if self.held_out is not None:
             return KnownSplits.of(whole, _read_labelled(self.held_out, network, settings)[0], names)
         return KnownSplits.split(whole.features, whole.labels, names, whole.inputs)
+
+    def _read_texts(self, encoder: TextEncoder, class_names: Sequence[str] | None) -> KnownSplits:
+        whole = data.read_texts(self.path).labelled()
+        if not len(whole):
+            raise InputError(f"{self.path}: it has no labels; learning needs labelled texts of the known classes")
+        names = class_names or whole.classes
+        known = LabeledInputs.of(encoder.encode(whole.texts, progress=False), whole.encode_labels(names))
+        if self.held_out is None:
+            return KnownSplits.split(known.features, known.labels, names)
+        aside = data.read_texts(self.held_out).labelled()
+        features = encoder.encode(aside.texts, progress=False)
+        return KnownSplits.of(known, LabeledInputs.of(features, aside.encode_labels(names)), names)
 
 
 def _read_labelled(path: Path, network: Network | None, settings: Settings) -> tuple[LabeledInputs, Sequence[str]]:

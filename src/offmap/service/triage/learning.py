@@ -17,14 +17,17 @@ from offmap.errors import InputError, OffmapError
 from offmap.openworld import Deployment, LearningState, learn_classes, propose, start
 from offmap.service.loading import DeploymentFiles
 from offmap.service.request_errors import to_sentence
+from offmap.service.requests import TEXT
 from offmap.service.settings import Settings
 from offmap.service.stores import open_unknown_store
 from offmap.service.triage import versions
 from offmap.service.triage.inputs import KnownData, clone_network, read_unknown_inputs
 from offmap.service.triage.journal import Journal
+from offmap.service.triage.naming import name_by_model
 from offmap.service.triage.proposal import Proposal, load_proposal
 from offmap.service.unknowns import UnknownStore
 
+KEYWORDS = 6  # of a group, on the page
 MIN_INPUTS = 10  # unknown inputs that can be grouped
 _PATHS = ("guard", "weights", "classes")  # of `DeploymentFiles`
 Progress = Callable[[str, float], None]
@@ -81,7 +84,7 @@ class Workspace:
         current = self.journal.current
         if self._state is None or self._state[0] != current:
             network = clone_network(self.base.network)
-            known = self.known.read(network, self.base.class_names, self.settings)
+            known = self.known.read(network, self.base.class_names, self.settings, self.base.encoder)
             first = start(self.base.detector, known, network)
             self._state = current, versions.load_state(self.settings.store_dir, self.journal, current, first)
         return self._state[1]
@@ -119,13 +122,21 @@ class Workspace:
         if len(ids) < MIN_INPUTS:
             raise InputError(f"{len(ids)} unknown inputs can be compared; at least {MIN_INPUTS} are needed for groups")
         progress(f"looking for groups in {len(ids)} inputs", 0.3)
-        texts = self._read_texts(ids)
+        texts = self.read_texts(ids)
         if state is not None:
-            return ids, propose(state, inputs, texts=texts)
-        from offmap.discovery import discover
+            found = propose(state, inputs, texts=texts)
+        else:
+            from offmap.discovery import discover
 
-        found = discover(inputs.features)
-        return ids, found if texts is None else found.name_by_texts(texts)
+            found = discover(inputs.features, texts=texts)
+        return ids, found if texts is None else name_by_model(found, texts, self.settings)
+
+    def find_keywords(self, proposal: Proposal) -> dict[int, str]:
+        """Return the words that are frequent in each group of texts and rare in the others; none for other inputs."""
+        from offmap.discovery.naming import suggest_names
+
+        texts = self.read_texts(proposal.ids)
+        return {} if texts is None else suggest_names(texts, proposal.labels, words=KEYWORDS)
 
     def learn(self, proposal: Proposal, progress: Progress, **options: Any) -> LearnedVersion:
         """Learn the named groups of a proposal, and write the new version.
@@ -157,9 +168,14 @@ class Workspace:
         learned = [id for id, label in zip(ids, labelled.labels, strict=True) if label >= 0]
         return LearnedVersion(str(folder), done.to_json(), learned, proposal.discarded())
 
-    def _read_texts(self, ids: list[str]) -> list[str] | None:
-        """Return the references of the inputs when all of them are texts of several words."""
-        texts = [item.reference or "" for item in self.unknowns.get(ids, contents=False)]
+    def read_texts(self, ids: list[str]) -> list[str] | None:
+        """Return unknown inputs as texts: what was sent, or their references when all have several words."""
+        items = self.unknowns.get(ids)
+        if len(items) < len(ids):
+            return None
+        if items and all(item.content_type == TEXT for item in items):
+            return [(item.content or b"").decode() for item in items]
+        texts = [item.reference or "" for item in items]
         return texts if texts and all(" " in text for text in texts) else None
 
 
@@ -277,7 +293,7 @@ def _learn(order: dict[str, Any], settings: Settings, progress: Progress) -> Lea
     paths = {
         name: Path(value)
         for name, value in order["files"].items()
-        if value is not None and name not in ("model", "layer")
+        if value is not None and name not in ("model", "layer", "encoder")
     }
     base = DeploymentFiles(**{**order["files"], **paths}).load()
     if base.version != order["version"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -130,8 +131,8 @@ class Proposal:
         assigned = self.assigned + tuple((row, into) for row in rows)
         return replace(self, found=self.found.merge([group, into]), named=self.named - {group}, assigned=assigned)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the groups as the page shows them, the largest first."""
+    def to_json(self, keywords: Mapping[int, str] | None = None) -> dict[str, Any]:
+        """Return the groups as the page shows them, the largest first, with their keywords where there are any."""
         labels, confidence = self.labels, self.found.confidence[self.first :]
         names = self.found.names
         groups: list[dict[str, Any]] = []
@@ -148,6 +149,7 @@ class Proposal:
                     "id": info.id,
                     "name": info.name if info.id in self.named else None,
                     "suggestion": info.name,
+                    "keywords": (keywords or {}).get(info.id),
                     "size": len(rows),
                     "confidence": float(confidence[rows].mean()),
                     "nearest": [names[near] for near in info.nearest_known],

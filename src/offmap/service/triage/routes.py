@@ -16,10 +16,12 @@ from starlette.responses import JSONResponse, Response
 from offmap.service.access import allow_without_token
 from offmap.service.endpoints import FAILURES, find_unknown
 from offmap.service.request_errors import RequestError
+from offmap.service.requests import TEXT
 from offmap.service.triage.inputs import make_thumbnail
 from offmap.service.triage.triage import OutdatedError, Triage
 
 MAX_BODY = 100_000
+MAX_SHOWN = 2000  # characters of a text on the page
 _STATIC = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/triage.css": ("triage.css", "text/css; charset=utf-8"),
@@ -68,7 +70,10 @@ def create_triage_router(triage: Triage) -> APIRouter:
         image = await run_in_threadpool(make_thumbnail, found)
         if image is not None:
             return Response(image[0], media_type=image[1], headers={"cache-control": "private, max-age=86400"})
-        return JSONResponse({"text": found.reference, "score": found.score, "time": found.time})
+        text = found.reference
+        if found.content_type == TEXT and found.content is not None:
+            text = found.content.decode()[:MAX_SHOWN]
+        return JSONResponse({"text": text, "score": found.score, "time": found.time})
 
     @router.post("/v1/triage/group", summary="Group the unknown inputs again, in the background.")
     async def group(request: Request) -> Response:

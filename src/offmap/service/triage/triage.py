@@ -104,6 +104,7 @@ class Triage:
         self._files = files
         self._lock = threading.RLock()
         self._proposal: Proposal | None = None
+        self._keywords: tuple[tuple[int, int] | None, dict[int, str]] = (None, {})
         self._process: LearningProcess | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -328,7 +329,11 @@ class Triage:
         return self._proposal
 
     def _describe(self, proposal: Proposal) -> dict[str, Any]:
-        return proposal.to_json() | {"revision": self.journal.revision(proposal.number)}
+        revision = self.journal.revision(proposal.number)
+        seen = proposal.number, revision
+        if self._keywords[0] != seen:  # the page asks every few seconds
+            self._keywords = seen, self._workspace.find_keywords(proposal)
+        return proposal.to_json(self._keywords[1]) | {"revision": revision}
 
     def _check_proposal(self, number: int, revision: int | None) -> Proposal:
         proposal = self._open_proposal()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import offmap
@@ -98,9 +99,9 @@ def load_version(store_dir: Path, journal: Journal, number: int, base: Deploymen
         network = learned.network or network
     network = clone_network(network)
     if learned is None:
-        return Deployment(base.detector, network, base.class_names)
+        return replace(base, network=network)
     detector = offmap.load(store_dir / FOLDER / str(number) / "guard.offmap")
-    return Deployment(detector, learned.deployable(network), learned.class_names)
+    return Deployment(detector, learned.deployable(network), learned.class_names, base.encoder, base.examples)
 
 
 def load_state(store_dir: Path, journal: Journal, number: int, first: LearningState) -> LearningState:

@@ -142,6 +142,7 @@ function card(group) {
   }, el("option", { value: "" }, "It is known…"), ...view.board.classes.map((one) => el("option", { value: one.id }, one.name)));
   const box = el("article", { className: "group" + (group.name ? " named" : "") + (chosen.has(group.id) ? " chosen" : ""), id: key },
     el("div", { className: "group-head" }, pick, name, el("span", { className: "count" }, String(group.size))),
+    group.keywords ? el("p", { className: "keywords" }, "Keywords: " + group.keywords.split(" ").join(", ")) : null,
     thumbs(group.exemplars, "Typical inputs of this group"),
     el("p", { className: "sure", title: "How much nearer its inputs are to this group than to the next one" }, "Confidence",
       el("meter", { min: 0, max: 1, value: group.confidence, ariaLabel: "Confidence" }), percent(group.confidence)),

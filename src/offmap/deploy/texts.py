@@ -1,0 +1,196 @@
+"""Texts for a guard: embeddings, a linear head where there are labels, and what is set aside for the threshold."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offmap.activations import Activations, Head
+from offmap.data import Texts, read_texts
+from offmap.errors import InputError
+from offmap.openworld.examples import KnownExamples
+from offmap.openworld.learners import linear_head
+from offmap.text import TextEncoder
+from offmap.typing import Array, IntArray
+
+STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)
+FOLDS = 3
+FIT_SHARE = 0.6  # as for other data: the rest calibrates and checks
+
+
+@dataclass(frozen=True)
+class TextData:
+    """Texts as a guard is made from them.
+
+    Attributes
+    ----------
+    known, held_out : Activations
+        What is fitted on, and what sets and checks the threshold: embeddings, with the head and class numbers where
+        there are labels.
+    unknown : Activations or None
+        Of examples of unknown texts.
+    classes : tuple of str or None
+        Names of the classes.
+    examples : KnownExamples
+        The known texts.
+    """
+
+    known: Activations
+    held_out: Activations
+    unknown: Activations | None
+    classes: tuple[str, ...] | None
+    examples: KnownExamples
+
+
+def prepare_texts(
+    encoder: TextEncoder, known: Any, held_out: Any = None, unknown: Any = None, seed: int = 0
+) -> TextData:
+    """Encode texts for a guard.
+
+    With labels a linear head is trained over the embeddings, its regularisation chosen by cross-validation; without
+    them detection is on the embeddings alone.
+
+    Parameters
+    ----------
+    encoder : TextEncoder
+        Turns texts into features.
+    known : Texts, list of str, or tuple of texts and labels
+        Texts of known classes. All have labels, or none.
+    held_out : the same, optional
+        Known texts to set and check the threshold on; 40 % of `known` by default, which nothing is then fitted on.
+    unknown : Texts or list of str, optional
+        Examples of unknown texts; nothing is chosen on them.
+    seed : int, default 0
+        Of the division.
+    """
+    texts = as_texts(known, "known")
+    if texts.labels is not None and None in texts.labels:
+        missing = sum(label is None for label in texts.labels)
+        raise InputError(f"{missing} of {len(texts)} known texts have no label; label all of them, or none")
+    classes = texts.classes or None
+    features = encoder.encode(texts.texts)
+    labels = None if classes is None else texts.encode_labels()
+    if held_out is None:
+        fitted, aside = _divide(len(texts), labels, seed)
+        others, other_labels = features[aside], None if labels is None else labels[aside]
+    else:
+        fitted, more = np.arange(len(texts)), as_texts(held_out, "held_out")
+        others = encoder.encode(more.texts)
+        other_labels = None if classes is None or more.labels is None else more.encode_labels(classes)
+    own = None if labels is None else labels[fitted]
+    head = None if own is None or classes is None else train_head(features[fitted], own, len(classes), seed)
+    examples = KnownExamples(texts.texts, features, np.full(len(texts), -1) if labels is None else labels)
+    return TextData(
+        Activations(features[fitted], head, labels=own),
+        Activations(others, head, labels=other_labels),
+        None if unknown is None else Activations(encoder.encode(as_texts(unknown, "unknown").texts), head),
+        classes,
+        examples.sample(seed=seed),
+    )
+
+
+@dataclass
+class TextReader:
+    """Reads files of texts as activations: the first with labels sets the classes and the head for all that follow.
+
+    Parameters
+    ----------
+    encoder : TextEncoder
+        Turns texts into features.
+    text_column, label_column : str, optional
+        As `offmap.data.read_texts` takes them.
+    with_head : bool, default True
+        Whether to train a linear head on the first file with labels, so that methods which read logits can be used.
+    """
+
+    encoder: TextEncoder
+    text_column: str | None = None
+    label_column: str | None = None
+    with_head: bool = True
+    head: Head | None = field(default=None, init=False)
+    classes: tuple[str, ...] = field(default=(), init=False)
+
+    def read_texts(self, path: str | os.PathLike[str]) -> Texts:
+        """Read texts and labels; the columns hold for files that have columns."""
+        if Path(path).is_dir() or Path(path).suffix.lower() == ".txt":
+            return read_texts(path)
+        return read_texts(path, self.text_column, self.label_column)
+
+    def read_activations(self, path: str | os.PathLike[str], unknown: str | None = None) -> Activations:
+        """Read texts, encode them, and number their labels, -1 where there is none.
+
+        Parameters
+        ----------
+        path : path
+            A file or folder of texts.
+        unknown : str, optional
+            A label that stands for none.
+        """
+        texts = self.read_texts(path)
+        features = self.encoder.encode(texts.texts)
+        if texts.labels is None:
+            return Activations(features, self.head)
+        self.classes = self.classes or tuple(name for name in texts.classes if name != unknown)
+        labels = texts.encode_labels(self.classes, unknown)
+        if self.with_head and self.head is None and self.classes:
+            self.head = train_head(features[labels >= 0], labels[labels >= 0], len(self.classes))
+        return Activations(features, self.head, labels=labels)
+
+
+def as_texts(given: Any, name: str) -> Texts:
+    """Return what a caller gave as `Texts`: these, a list of texts, or texts and labels."""
+    if isinstance(given, Texts):
+        return given
+    if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], str):
+        return Texts(list(given[0]), [None if label is None else str(label) for label in given[1]])
+    if isinstance(given, list | tuple | np.ndarray):
+        return Texts([text if isinstance(text, str) else str(text) for text in given])
+    raise InputError(f"{name}={type(given).__name__}: give a list of texts, (texts, labels), or offmap.data.read_texts")
+
+
+def train_head(features: Array, labels: IntArray, n_classes: int, seed: int = 0) -> Head:
+    """Train a linear head over embeddings, its regularisation chosen by the accuracy in cross-validation.
+
+    Parameters
+    ----------
+    features, labels : array
+        One row and one class number per text.
+    n_classes : int
+        The number of classes; each needs one text at least.
+    seed : int, default 0
+        Of the folds.
+
+    Returns
+    -------
+    Head
+        Trained on all rows.
+    """
+    fewest = int(np.bincount(labels, minlength=n_classes).min())
+    if n_classes < 2 or fewest < 2:  # a class of one text cannot be in both parts of a fold
+        return linear_head(features, labels, n_classes)
+    from sklearn.model_selection import StratifiedKFold
+
+    folds = StratifiedKFold(min(FOLDS, fewest), shuffle=True, random_state=seed)
+    right = np.zeros(len(STRENGTHS))
+    for train, test in folds.split(features, labels):
+        for place, strength in enumerate(STRENGTHS):
+            found = linear_head(features[train], labels[train], n_classes, strength)(features[test])
+            right[place] += (found.argmax(axis=1) == labels[test]).sum()
+    return linear_head(features, labels, n_classes, STRENGTHS[int(np.argmax(right))])
+
+
+def _divide(n: int, labels: IntArray | None, seed: int) -> tuple[IntArray, IntArray]:
+    """Rows to fit on, and rows set aside; every class keeps at least one row to fit on."""
+    order = np.random.default_rng(seed).permutation(n)
+    chosen = np.zeros(n, bool)
+    chosen[order[: round(FIT_SHARE * n)]] = True
+    if labels is not None:
+        for label in np.setdiff1d(labels, labels[chosen]):
+            chosen[order[labels[order] == label][0]] = True
+    if chosen.all():
+        raise InputError(f"{n} known texts are too few to set some aside for the threshold; give more, or held_out")
+    return np.flatnonzero(chosen), np.flatnonzero(~chosen)

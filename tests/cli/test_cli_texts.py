@@ -1,0 +1,118 @@
+"""The command line on texts: guard, score, discover, learn, loop, compare, explain, extract."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from offmap.cli import app
+from text_kit import FOREIGN, known_texts
+
+ENCODER = ("--encoder", "text_kit:encode_words")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("texts")
+    texts, labels = known_texts(80)
+
+    def write(name: str, rows: list[tuple[str, str]]) -> None:
+        with (made / name).open("w", newline="") as file:
+            csv.writer(file).writerows([("id", "question", "topic"), *((i, *row) for i, row in enumerate(rows))])
+
+    rows = list(zip(texts, labels, strict=True))
+    random.Random(0).shuffle(rows)
+    write("known.csv", rows[::2])
+    write("test.csv", rows[1::2])
+    write("mixed.csv", [(text, label if n % 2 and label != "loan" else "") for n, (text, label) in enumerate(rows)])
+    (made / "foreign.txt").write_text("\n".join(FOREIGN * 5))
+    return made
+
+
+def run(folder: Path, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_guard_from_a_csv_scores_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run(
+        folder, "guard", "--texts", "known.csv", "--text-column", "question", "--label-column", "topic",
+        "--unknown", "foreign.txt", "--detector", "knn(3)", "--out", "made", *ENCODER, "--json",
+        monkeypatch=monkeypatch,
+    )  # fmt: skip
+    result = json.loads(said)
+    assert result["unknown_flagged"] == {"unknown inputs that were given": 1.0}
+    assert result["accuracy"] == 1.0
+    said = run(
+        folder, "score", "made/guard.offmap", "test.csv", "--text-column", "question", *ENCODER, "--out", "scores.csv",
+        "--json", monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert json.loads(said)["inputs"] == 120
+    with (folder / "scores.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["class"] for row in rows} == {"card", "loan", "transfer"}
+    assert sum(row["known"] == "true" for row in rows) > 100
+
+
+def test_discover_reads_columns_and_not_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run(
+        folder, "discover", "mixed.csv", "--text-column", "question", "--label-column", "topic", "--k", "3", *ENCODER,
+        "--json", "--report", "page.html", monkeypatch=monkeypatch,
+    )  # fmt: skip
+    result = json.loads(said)
+    assert result["n_classes"] == 3
+    assert {"card", "transfer"} < set(result["names"].values())
+    assert "loan" in " ".join(result["names"].values())
+    assert "loan interest rate" in (folder / "page.html").read_text()
+
+
+def test_compare_and_explain_train_a_head(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = ("--text-column", "question", "--label-column", "topic")
+    (folder / "foreign.csv").write_text("question,topic\n" + "\n".join(f"{text}," for text in FOREIGN * 5))
+    said = run(
+        folder, "compare", "msp, knn(3)", "--known", "known.csv", "--id-test", "test.csv", "--ood", "far=foreign.csv",
+        *columns, *ENCODER, "--json", monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert "knn(3)" in said
+    said = run(folder, "explain", "known.csv", *columns, *ENCODER, "--json", monkeypatch=monkeypatch)
+    assert json.loads(said)
+
+
+def test_learn_and_loop_take_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = ("--text-column", "question", "--label-column", "topic")
+    said = run(
+        folder, "learn", "sorl-spectral", "--data", "mixed.csv", *columns, *ENCODER, "--k", "3", "--out", "learned",
+        "--json", monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert json.loads(said)["n_known"] == 2
+    said = run(
+        folder, "loop", "--data", "mixed.csv", *columns, *ENCODER, "--out", "loop", "--learner", "linear", "--json",
+        monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert len(json.loads(said)["rounds"]) == 1
+
+
+def test_extract_keeps_the_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(folder, "extract", "foreign.txt", "--to", "acts", *ENCODER, monkeypatch=monkeypatch)
+    assert json.loads((folder / "acts" / "texts.jsonl").read_text().splitlines()[0]) == FOREIGN[0]
+
+
+def test_refusals_are_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for arguments, message in (
+        (["guard", "--out", "x"], "give known inputs with --known, or known texts with --texts"),
+        (["guard", "--texts", "known.csv", "--text-column", "q", "--out", "x", *ENCODER], "has no such column"),
+        (["discover", "foreign.txt", "--encoder", "nothing"], "name one of minilm"),
+        (["score", "made/guard.offmap", "foreign.txt"], "a Python object that no file holds"),
+    ):
+        done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert done.exit_code == 1
+        assert message in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,109 @@
+"""Guards from texts: with and without labels, saved with a reference to the encoder, wrong encoders refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import offmap
+from offmap.activations import Head
+from offmap.data import Texts
+from offmap.deploy import build_guard
+from offmap.deploy.texts import STRENGTHS, TextReader, prepare_texts, train_head
+from offmap.errors import InputError, StoreError
+from offmap.openworld import Deployment
+from offmap.openworld.learners import linear_head
+from text_kit import FOREIGN, encode_words, known_texts
+
+ENCODER = offmap.TextEncoder(encode_words)
+
+
+def test_labelled_texts_give_a_classifier_with_a_guard(tmp_path: Path) -> None:
+    guarded = offmap.guard(ENCODER, known_texts(), detector="knn(3)", out=tmp_path)
+    assert guarded.class_names == ("card", "loan", "transfer")
+    assert guarded.predict(["repay loan early now", "money transfer failed today", *FOREIGN]).tolist() == [
+        1, 2, -1, -1, -1, -1,
+    ]  # fmt: skip
+    with pytest.raises(StoreError, match="a Python object that no file holds; give it as encoder="):
+        offmap.load(tmp_path / "guard.offmap")
+    again = Deployment.load(tmp_path / "guard.offmap", encoder=ENCODER)
+    texts = ["card never arrived", *FOREIGN]
+    assert np.array_equal(again.verdicts(texts).score, guarded.verdicts(texts, "texts").score)
+    assert again.examples is not None
+    places, cosines = again.examples.find_nearest(encode_words(["repay loan early please"]), 2)
+    assert "repay loan early" in again.examples.texts[places[0, 0]]
+    assert cosines[0, 0] >= cosines[0, 1]
+    other = offmap.TextEncoder(lambda some: -encode_words(some))
+    with pytest.raises(StoreError, match="is not the encoder that this was made with"):
+        Deployment.load(tmp_path / "guard.offmap", encoder=other)
+
+
+def test_texts_without_labels_are_judged_by_embeddings_alone() -> None:
+    evidence = build_guard(ENCODER, known_texts()[0], detector="knn(3)", unknown=FOREIGN, tpr=0.9)
+    assert evidence.deployment.class_names is None
+    assert evidence.false_alarms is not None
+    assert evidence.false_alarms <= 0.25
+    (verdicts,) = evidence.unknown.values()
+    assert not verdicts.known.any()
+    assert verdicts.predicted is None
+
+
+def test_the_packaged_encoder_guards_real_questions(tmp_path: Path) -> None:
+    starts = ("I lost", "where is", "please block", "someone stole", "cancel", "how do I replace", "activate")
+    cards = [f"{start} my {word} card" for start in starts for word in ("credit", "debit", "bank", "old", "new")]
+    questions = ["my bank card is gone", "how tall is mount everest", "bake a chocolate cake"]
+    guarded = offmap.guard(offmap.TextEncoder(), cards, detector="knn(1)", out=tmp_path, tpr=0.9)
+    loaded = offmap.load(tmp_path / "guard.offmap")  # the encoder is found again by its name
+    found = loaded.verdicts(questions)
+    assert found.known.tolist()[1:] == [False, False]
+    assert np.allclose(found.score, guarded.verdicts(questions).score)
+    assert found.score[0] > found.score[1:].max()
+
+
+def test_the_head_is_the_best_of_those_tried_in_cross_validation() -> None:
+    texts, names = known_texts(12)
+    labels = Texts(texts, list(names)).encode_labels()
+    rng = np.random.default_rng(0)
+    rows = encode_words(texts) + 0.3 * rng.normal(size=(len(texts), 256)).astype(np.float32)
+    made = train_head(rows, labels, 3)
+    tried = [linear_head(rows, labels, 3, strength) for strength in STRENGTHS]
+    assert any(np.array_equal(made.weight, one.weight) for one in tried)
+    assert isinstance(train_head(rows[[0, 12]], np.array([0, 1]), 2), Head)  # one text each: nothing to validate on
+
+
+def test_every_class_is_fitted_and_held_out_texts_calibrate() -> None:
+    texts, names = known_texts(20)
+    rare = Texts([*texts, "crypto coins wallet"], [*names, "crypto"])
+    data = prepare_texts(ENCODER, rare)
+    assert data.classes == ("card", "crypto", "loan", "transfer")
+    assert 1 in data.known.labels  # type: ignore[operator]
+    aside = prepare_texts(ENCODER, (texts, names), held_out=(texts[:9], names[:9]), unknown=FOREIGN)
+    assert (len(aside.known), len(aside.held_out)) == (60, 9)
+    assert aside.unknown is not None
+    assert len(aside.unknown) == 4
+    with pytest.raises(InputError, match="the label 'gold' is not one of the 3 classes"):
+        prepare_texts(ENCODER, (texts, names), held_out=(["x"], ["gold"]))
+    with pytest.raises(InputError, match="1 of 61 known texts have no label"):
+        prepare_texts(ENCODER, ([*texts, "hm"], [*names, None]))
+    with pytest.raises(InputError, match="too few to set some aside"):
+        prepare_texts(ENCODER, ["one"])
+    with pytest.raises(InputError, match="known=int: give a list of texts"):
+        prepare_texts(ENCODER, 3)
+
+
+def test_files_of_one_command_share_classes_and_head(tmp_path: Path) -> None:
+    texts, names = known_texts(10)
+    (tmp_path / "known.csv").write_text(
+        "text,label\n" + "\n".join(f"{a},{b}" for a, b in zip(texts, names, strict=True))
+    )
+    (tmp_path / "test.csv").write_text("text,label\nloan interest rate,loan\nlemon cake,\n")
+    (tmp_path / "other.txt").write_text("\n".join(FOREIGN))
+    reader = TextReader(ENCODER)
+    known, test, other = (reader.read_activations(tmp_path / name) for name in ("known.csv", "test.csv", "other.txt"))
+    assert known.head is test.head is other.head is not None
+    assert test.labels is not None
+    assert test.labels.tolist() == [1, -1]
+    assert other.labels is None
+    assert known.predictions.tolist() == known.labels.tolist()  # type: ignore[union-attr]
