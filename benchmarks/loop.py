@@ -37,9 +37,9 @@ CASES: list[dict[str, Any]] = [*PICTURES, *STREAMS]
 
 def run_pictures(case: dict[str, Any], seed: int) -> dict[str, Any]:
     """Run the rounds of the digits scenario, and measure test digits after each."""
-    from offmap.openworld.simulation import digits_world, simulate
+    from offmap.bench.digits_simulation import make_digits_scenario, simulate
 
-    journey = simulate(digits_world(6, case["rounds"], seed), case["n_new"], learner=case["learner"])
+    journey = simulate(make_digits_scenario(6, case["rounds"], seed), case["n_new"], learner=case["learner"])
     steps = []
     for step in journey.steps:
         kept = {key: value for key, value in step.record.to_json().items() if key not in ("round", "groups")}

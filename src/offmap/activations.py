@@ -28,9 +28,9 @@ class Head:
 
     Parameters
     ----------
-    weight
+    weight : array-like
         One row per class, one column per feature.
-    bias
+    bias : array-like or None, default=None
         One number per class; zeros when absent.
 
     Examples
@@ -63,7 +63,7 @@ class Head:
         return int(self.weight.shape[1])
 
     def __call__(self, features: Array) -> Array:
-        """The logits of these features."""
+        """Return the logits of these features."""
         logits: Array = np.asarray(features, dtype=np.float32) @ self.weight.T + self.bias
         return logits
 
@@ -76,15 +76,15 @@ class Activations:
 
     Parameters
     ----------
-    features
+    features : array-like
         Penultimate features, one row per input: NumPy, torch or a memory map. `None` when only logits are at hand.
-    head
+    head : Head or None, default=None
         The last linear layer. With it logits need not be given, and shapers can recompute them.
-    logits
+    logits : array-like or None, default=None
         What the network answered, one row per input. Derived from the head when absent.
-    labels
+    labels : array-like or None, default=None
         Class indices from 0, one per input.
-    extras
+    extras : mapping of str to Any or None, default=None
         What some methods need beyond that, by name, filled by
         `Network.extract(..., requirements=detector.requirements)`.
 
@@ -200,7 +200,7 @@ class Activations:
         return np.concatenate([np.argmax(part.logits, axis=1) for part in self.blocks()] or [np.empty(0, int)])
 
     def __getitem__(self, index: Any) -> Activations:
-        """A part, by slice, mask or indices. One integer gives a part of one input."""
+        """Return a part, by slice, mask or indices. One integer gives a part of one input."""
         if isinstance(index, int | np.integer):
             where = int(index) + len(self) if index < 0 else int(index)
             if not 0 <= where < len(self):
@@ -235,9 +235,9 @@ class Activations:
 
         Parameters
         ----------
-        folder
+        folder : str or path
             Made when it does not exist; one that already holds activations is refused.
-        dtype
+        dtype : str or None, default=None
             ``"float32"`` or ``"float16"`` for features, logits and extras; as they are when absent.
         """
         target = Path(folder)
@@ -280,12 +280,22 @@ class Activations:
 
 
 def array_file(name: str) -> str:
-    """Return the file name of an array in a saved folder; extras may be named with any characters."""
+    """Make the file name of an array in a saved folder; extras may be named with any characters."""
     return urllib.parse.quote(name, safe="") + ".npy"
 
 
 def write_meta(folder: Path, rows: Mapping[str, int], head: Head | None) -> None:
-    """Mark a folder of arrays as complete: the head, then the list of arrays, written last and atomically."""
+    """Mark a folder of arrays as complete: the head, then the list of arrays, written last and atomically.
+
+    Parameters
+    ----------
+    folder : Path
+        With the arrays in it.
+    rows : mapping of str to int
+        Number of rows of each array.
+    head : Head or None
+        The network's last linear layer.
+    """
     if head is not None:
         store.save(folder / "head.offmap", "head", {}, {"weight": head.weight, "bias": head.bias})
     meta = {"format": FORMAT, "arrays": dict(rows), "head": head is not None}
@@ -293,7 +303,18 @@ def write_meta(folder: Path, rows: Mapping[str, int], head: Head | None) -> None
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Return what a saved folder says of itself."""
+    """Read the description of a saved folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+
+    Returns
+    -------
+    dict of str to Any
+        The description.
+    """
     file = folder / META
     if not file.is_file():
         raise StoreError(
@@ -312,14 +333,14 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def check_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the dtype of arrays on disk: float32 or float16."""
+    """Check the dtype of arrays on disk: float32 or float16."""
     if dtype not in ("float32", "float16"):
         raise InputError(f"dtype={dtype!r}: activations are kept as 'float32' or 'float16'")
     return np.dtype(dtype)
 
 
 def _fitting(block: Array, dtype: np.dtype[Any], name: str) -> Array:
-    """The block in another dtype; a number too large for it is refused, it would come back as infinity."""
+    """Return the block in another dtype; a number too large for it is refused, it would come back as infinity."""
     with np.errstate(over="ignore"):
         cast = block.astype(dtype, copy=False)
     if dtype.kind == "f" and not np.isfinite(cast).all() and np.isfinite(block).all():
@@ -328,7 +349,20 @@ def _fitting(block: Array, dtype: np.dtype[Any], name: str) -> Array:
 
 
 def as_array(value: Any, name: str) -> Array:
-    """Return NumPy's view of an array-like; torch tensors are detached and brought to the CPU."""
+    """Convert an array-like to NumPy; torch tensors are detached and brought to the CPU.
+
+    Parameters
+    ----------
+    value : array-like
+        Of numbers.
+    name : str
+        What it is, for messages.
+
+    Returns
+    -------
+    ndarray
+        Not copied where possible.
+    """
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()

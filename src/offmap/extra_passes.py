@@ -43,15 +43,15 @@ class Layer:
 
     Parameters
     ----------
-    name
+    name : str
         As in ``model.named_modules()``; ``net.layers()`` lists them. Of a layer that runs several times in one
         pass the last output counts.
-    reduce
+    reduce : Reduce, default="mean"
         ``"mean"`` averages over positions (H × W of a feature map, tokens of a sequence), ``"flat"`` keeps
         everything, ``"sketch"`` keeps 512 equally spaced order statistics of all values of an input (all of
         them, sorted, when there are fewer), ``"gram"`` gives the row sums of the Gram matrices
         G_p = (F^p F^pᵀ)^(1/p), p = 1 … `powers`, with signed roots (Sastry & Oore 2020), powers × channels.
-    powers
+    powers : int, default=10
         The highest power of ``"gram"``; unused by the others.
 
     Examples
@@ -72,7 +72,7 @@ class Layer:
 
     @property
     def key(self) -> str:
-        """``layer(name,reduce)``."""
+        """Return ``layer(name,reduce)``."""
         powers = f",{self.powers}" if self.reduce == "gram" else ""
         return f"layer({self.name},{self.reduce}{powers})"
 
@@ -90,7 +90,7 @@ class Clamp:
 
     @property
     def key(self) -> str:
-        """``clamp(c)``."""
+        """Return ``clamp(c)``."""
         return f"clamp({float(self.c)!r})"
 
 
@@ -100,7 +100,7 @@ class RemoveRank1:
 
     @property
     def key(self) -> str:
-        """``rank1``."""
+        """Return ``rank1``."""
         return "rank1"
 
 
@@ -122,7 +122,7 @@ class Edited:
 
     @property
     def key(self) -> str:
-        """``edited(layer,edit)``."""
+        """Return ``edited(layer,edit)``."""
         return f"edited({self.layer},{self.edit.key})"
 
     @property
@@ -137,18 +137,18 @@ class Perturbed:
 
     Parameters
     ----------
-    epsilon
+    epsilon : float
         The length of the step in every coordinate, in units of the network's input.
-    objective
+    objective : Objective
         Takes features and logits of a batch, gives one number per input; the detector supplies it.
-    name
+    name : str
         Makes the request unique; a detector whose objective has fitted state puts a digest of it in here.
-    sign_zero
+    sign_zero : int, default=1
         What sign(0) is, +1 as in the ODIN authors' code (Liang et al. 2018), or 0. The sign is that of the
         *descended* loss −objective, so a coordinate without gradient moves by −ε.
-    scale
+    scale : tuple of float or None, default=None
         One standard deviation per channel by which the step is divided, for networks fed standardised inputs.
-    share
+    share : float, default=1.0
         Move only this share of an input's values, those with the smallest gradients; 1 moves all.
 
     Examples
@@ -176,7 +176,7 @@ class Perturbed:
 
     @property
     def key(self) -> str:
-        """``perturbed(name,epsilon)``, with what differs from the defaults."""
+        """Return ``perturbed(name,epsilon)``, with what differs from the defaults."""
         zero = "" if self.sign_zero == 1 else f",sign_zero={self.sign_zero}"
         scale = "" if self.scale is None else f",scale={'x'.join(repr(float(std)) for std in self.scale)}"
         share = "" if self.share == 1 else f",share={float(self.share)!r}"
@@ -207,7 +207,7 @@ class Passes:
 
     @property
     def key(self) -> str:
-        """``passes(n,seed)``."""
+        """Return ``passes(n,seed)``."""
         return f"passes({self.n},{self.seed})"
 
     @property
@@ -222,7 +222,7 @@ class Members:
 
     @property
     def key(self) -> str:
-        """``members``."""
+        """Return ``members``."""
         return "members"
 
     @property
@@ -240,7 +240,7 @@ class BatchStatistics:
 
     @property
     def key(self) -> str:
-        """``batch_statistics``."""
+        """Return ``batch_statistics``."""
         return "batch_statistics"
 
     @property
@@ -267,7 +267,7 @@ class Requirements:
     extras: tuple[Request, ...] = ()
 
     def __or__(self, other: Requirements) -> Requirements:
-        """What both need; a request with the same key is kept once, in order of first mention."""
+        """Return what both need; a request with the same key is kept once, in order of first mention."""
         extras = {request.key: request for request in (*self.extras, *other.extras)}
         return Requirements(
             self.features or other.features,

@@ -90,7 +90,15 @@ class Registry(Generic[T]):
         return add
 
     def add(self, name: str, thing: T) -> None:
-        """Register a thing; the same function or class may come again, as when its module is reloaded."""
+        """Register a thing; the same function or class may come again, as when its module is reloaded.
+
+        Parameters
+        ----------
+        name : str
+            The name to register it by.
+        thing : T
+            A function, a class or another value.
+        """
         if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
             raise InputError(f"{_place(thing)}: name = {name!r}; the name of a {self.noun} is one plain word")
         taken = self._things.get(name)

@@ -20,7 +20,19 @@ _COMPANION = "companion."
 
 
 def priorities(rows: Array, seed: int) -> npt.NDArray[np.uint64]:
-    """Return a uniform 64-bit number per row, the same wherever the row stands. Equal rows get equal numbers.
+    """Hash each row to a uniform 64-bit number, the same wherever the row stands; equal rows get equal numbers.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        The rows.
+    seed : int
+        Seed of the hash.
+
+    Returns
+    -------
+    ndarray of uint64 of shape (n,)
+        The numbers.
 
     Examples
     --------
@@ -159,9 +171,9 @@ class Reservoir(_Lowest):
 
     Parameters
     ----------
-    size
+    size : int
         How many rows to hold.
-    seed
+    seed : int, default=0
         Another seed gives another sample; the same seed always gives the same one.
 
     Examples
@@ -208,9 +220,9 @@ class Sample(_Lowest):
 
     Parameters
     ----------
-    alpha
+    alpha : float
         The share, above 0 and at most 1; the thesis finds .01 of a k-NN bank enough.
-    seed
+    seed : int, default=0
         Another seed gives another sample; the same seed always gives the same one.
 
     Examples

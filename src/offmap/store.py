@@ -29,7 +29,7 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Stored:
-    """What a file held: its kind, a JSON description and named tensors."""
+    """The content of a file: its kind, a JSON description and named tensors."""
 
     kind: str
     config: dict[str, Any]
@@ -38,6 +38,17 @@ class Stored:
 
 def save(path: str | os.PathLike[str], kind: str, config: Mapping[str, Any], tensors: Tensors) -> None:
     """Write one file, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    kind : str
+        What it holds, such as ``"detector"``.
+    config : mapping of str to Any
+        A JSON description.
+    tensors : mapping of str to ndarray
+        The tensors by name.
 
     Examples
     --------
@@ -59,7 +70,25 @@ def save(path: str | os.PathLike[str], kind: str, config: Mapping[str, Any], ten
 
 
 def load(path: str | os.PathLike[str], kind: str | None = None) -> Stored:
-    """Read a file back, after checking that it is whole, unaltered and of the asked kind."""
+    """Read a file back, after checking that it is whole, unaltered and of the asked kind.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    kind : str or None, default=None
+        What it must hold; anything when `None`.
+
+    Returns
+    -------
+    Stored
+        The content.
+
+    Raises
+    ------
+    StoreError
+        If the file is damaged or of another kind.
+    """
     file = Path(path)
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
@@ -82,7 +111,15 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> Stored:
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write `content` beside `path` and rename it into place, so that a crash leaves the old file or the new one."""
+    """Write `content` beside `path` and rename it into place, so that a crash leaves the old file or the new one.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    content : bytes
+        All of it.
+    """
     file = Path(path)
     if not file.parent.is_dir():
         raise StoreError(f"{file}: the folder {file.parent} does not exist")
@@ -119,7 +156,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same numbers in rows one after the other and in this machine's byte order; a scalar stays a scalar."""
+    """Return the same numbers in rows one after the other and in this machine's byte order; a scalar stays a scalar."""
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 

@@ -77,16 +77,16 @@ def test_pretended_splits_never_touch_what_is_unlabelled():
     targets = np.random.default_rng(1).integers(0, 10, 600)
     split = open_world_split(targets, 6, 0.5, seed=2)
     samples = Samples({"features": np.arange(600)[:, None]})
-    part = split.hide_classes(seed=4)
+    part = split.split_validation(seed=4)
     assert set(part.rows) == set(split.labelled)
     assert np.array_equal(part.targets, targets[part.rows])
     assert len(part.known) == len(part.novel) == 3
     assert part.apply(samples).features[:, 0].tolist() == part.rows.tolist()
-    again = part.hide_classes(seed=1)
+    again = part.split_validation(seed=1)
     assert np.array_equal(again.targets, targets[again.rows])
     assert set(again.rows) == set(part.rows[part.labelled])
     with pytest.raises(InputError, match="two known classes"):
-        open_world_split(targets, 1).hide_classes()
+        open_world_split(targets, 1).split_validation()
 
 
 @pytest.mark.parametrize(

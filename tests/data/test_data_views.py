@@ -15,7 +15,7 @@ from torch.nn import functional
 from offmap.data import augment
 from offmap.data.splits import open_world_split
 from offmap.data.vector_views import VectorViews, neighbour_lists
-from offmap.data.views import ImageViews, as_pictures, step_generator
+from offmap.data.views import ImageViews, step_generator
 from offmap.errors import InputError
 
 PLAIN = {"scale": (1.0, 1.0), "aspect": (1.0, 1.0), "flip": 0.0, "jitter": (0.0, 0.0, 0.0, 0.0), "grey": 0.0}
@@ -176,7 +176,6 @@ def test_bytes_floats_grey_pictures_and_sizes():
     assert torch.allclose(same, pictures(4, width=12), atol=1e-6)
     assert torch.allclose(ImageViews(mean=[0.5], std=[0.5]).plain(grey), grey * 2 - 1, atol=1e-6)
     assert views(raw[:0], step_generator(0, 0))[0].shape == (0, 3, 12, 10)
-    assert as_pictures(raw.permute(0, 2, 3, 1).numpy()).equal(raw)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +201,6 @@ def test_bad_batches_are_refused_with_the_rule():
         ImageViews().view(pictures(3), torch.rand(2, 35))
     with pytest.raises(InputError, match="one a channel"):
         ImageViews(mean=(0.5,))(pictures(2), step_generator(0, 0))
-    with pytest.raises(InputError, match="uint8"):
-        as_pictures(np.zeros((2, 8, 8, 5), np.uint8))
 
 
 def test_neighbour_lists_match_a_double_loop_even_with_copies():

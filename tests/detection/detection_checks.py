@@ -17,7 +17,7 @@ from detection_zoo import World, mapped, rebuilt
 import offmap
 from offmap import MSP, Energy, activations
 from offmap.detection import Detector, Score, Shaper
-from offmap.detection.checks import required
+from offmap.detection.checks import list_required
 from offmap.detection.quantiles import Quantile
 from offmap.detection.spec import parse
 from offmap.errors import InputError, MissingError, NotFittedError, OffmapError, StoreError
@@ -309,13 +309,13 @@ def missing_parts_are_named(spec: str, world: World, folder: Path) -> None:
         "labels": lambda acts: rebuilt(acts, labels=None),
     }
     for word, without in ways.items():
-        if word in required(made.plan.chains, fitting=True):
+        if word in list_required(made.plan.chains, fitting=True):
             poor = without(known)
             message = refused(
                 lambda poor=poor: offmap.detector(spec).fit(poor), MissingError, f"{spec}: fit without {word}"
             )
             assert "pass" in message, f"{spec}: {message!r} does not say how to give {word}"
-    if "features" in required(made.plan.chains, fitting=False):
+    if "features" in list_required(made.plan.chains, fitting=False):
         refused(lambda: made.score(ways["features"](test)), MissingError, f"{spec}: scoring without features")
     if made.requirements.extras:
         message = refused(
@@ -379,7 +379,7 @@ def labels_are_minded(spec: str, world: World, folder: Path) -> None:
     outcome(lambda: fitted.score(test), f"{spec}: a class missing from the data")
     unlabelled = rebuilt(known, labels=np.full(len(known), -1))
     beyond = rebuilt(known, labels=np.full(len(known), 9))
-    if "labels" in required(made.plan.chains, fitting=True):
+    if "labels" in list_required(made.plan.chains, fitting=True):
         message = refused(lambda: offmap.detector(spec).fit(unlabelled), InputError, f"{spec}: labels of -1")
         assert "labels >= 0" in message, f"{spec}: {message!r} does not say how to leave out unlabelled inputs"
         refused(lambda: offmap.detector(spec).fit(beyond), InputError, f"{spec}: a label beyond the classes")

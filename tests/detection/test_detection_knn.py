@@ -7,7 +7,7 @@ import pytest
 from detection_zoo import blobs, rebuilt
 
 import offmap
-from offmap.detection.scores.neighbors import scaled_k
+from offmap.detection.scores.neighbors import scale_k
 from offmap.errors import InputError
 
 
@@ -38,7 +38,7 @@ def test_known_inputs_are_their_own_first_neighbour() -> None:
 
 def test_a_share_of_the_bank_scales_k() -> None:
     known, test = blobs(1000), blobs(20, seed=3)
-    assert [scaled_k(k, 0.01) for k in (1, 49, 100, 1000)] == [1, 1, 1, 10]
+    assert [scale_k(k, 0.01) for k in (1, 49, 100, 1000)] == [1, 1, 1, 10]
     made = offmap.detector("knn(100, alpha=0.1)").fit(known)
     vectors = made.states[0]["vectors"].numpy()
     assert len(vectors) == 100

@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 
 import offmap
 from offmap.detection.registry import example_specs
-from offmap.detection.scores.layers import deviation, filled_bounds, halves
+from offmap.detection.scores.layers import deviation, fill_bounds, halves
 from offmap.errors import InputError, MissingError
 from offmap.models.cnn import CNN
 from offmap.network import Network
@@ -110,7 +110,7 @@ def test_gram_is_the_same_in_blocks_shards_and_files(model, inputs, others, tmp_
 
 def test_a_class_never_predicted_takes_the_widest_bounds():
     inf = torch.inf
-    low, high = filled_bounds(torch.tensor([[1.0], [inf], [3.0]]), torch.tensor([[2.0], [-inf], [4.0]]))
+    low, high = fill_bounds(torch.tensor([[1.0], [inf], [3.0]]), torch.tensor([[2.0], [-inf], [4.0]]))
     assert low.tolist() == [[1.0], [1.0], [3.0], [1.0]]
     assert high.tolist() == [[2.0], [4.0], [4.0], [4.0]]
 

@@ -115,9 +115,9 @@ def test_nac_counts_states(known: offmap.Activations, test: offmap.Activations) 
 
 
 def test_weiper(known: offmap.Activations, test: offmap.Activations) -> None:
-    from offmap.detection.scores.weiper import perturbed_weights
+    from offmap.detection.scores.weiper import perturb_weights
 
-    weights = perturbed_weights(torch.tensor(known.head.weight), 1.5, 4, seed=2).numpy()
+    weights = perturb_weights(torch.tensor(known.head.weight), 1.5, 4, seed=2).numpy()
     bins, smoothing, smoothing_perturbed = 12, 3, 4
 
     def shares(values: np.ndarray, low: float, high: float) -> np.ndarray:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from offmap.detection.quantiles import Quantile
-from offmap.detection.statistics import ClassMoments, ClassScatters, Extremes, Mean, NullStatistic, Rows, Statistic
+from offmap.detection.statistics import ClassMoments, ClassScatters, Extremes, Mean, NullStatistic, RowSample, Statistic
 from offmap.errors import InputError
 
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -194,7 +194,7 @@ def test_extremes_against_loops(rows: np.ndarray, classes: np.ndarray) -> None:
 def test_rows_do_not_depend_on_the_cut() -> None:
     x, y = labelled(0, 300)
     for settings_ in ({"size": 20}, {"alpha": 0.1}, {"alpha": 1.0}):
-        whole, first, second = (Rows(**settings_) for _ in range(3))
+        whole, first, second = (RowSample(**settings_) for _ in range(3))
         whole.update(x, label=y)
         second.update(x[:111], label=y[:111])
         first.update(x[111:], label=y[111:])
@@ -212,8 +212,8 @@ def test_rows_do_not_depend_on_the_cut() -> None:
         ClassMoments(scatter=False),
         ClassScatters(),
         Quantile((5, 90)),
-        Rows(size=9),
-        Rows(alpha=0.5),
+        RowSample(size=9),
+        RowSample(alpha=0.5),
         Extremes(),
     ],
     ids=lambda made: type(made).__name__,

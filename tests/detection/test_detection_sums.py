@@ -24,7 +24,7 @@ from offmap.detection.fitting import Fitting
 from offmap.detection.holdout import SEED, SHARE
 from offmap.detection.registry import METHODS
 from offmap.detection.spec import parse
-from offmap.detection.statistics import ClassMoments, Rows
+from offmap.detection.statistics import ClassMoments, RowSample
 from offmap.errors import InputError, MissingError, OffmapWarning
 from offmap.sampling import priorities
 
@@ -266,7 +266,7 @@ def test_statistics_of_one_family_are_kept_once() -> None:
     fitting = Fitting(parse("mahalanobis + rmds + knn(5) + knn(50) + react(90)|knn(5) + react(90)|mahalanobis"))
     kept = [type(statistic) for each in fitting.statistics for statistic in each.values()]
     assert kept.count(ClassMoments) == 2  # of plain and of rectified features
-    assert kept.count(Rows) == 1
+    assert kept.count(RowSample) == 1
     other = Fitting(parse("knn(5) + knn(5, alpha=0.5) + knn(5, seed=1)"))
     assert [bool(each) for each in other.statistics] == [True, True, True]
 

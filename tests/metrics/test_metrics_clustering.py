@@ -11,12 +11,12 @@ from offmap.metrics.clustering import (
     Contingency,
     adjusted_rand,
     class_table,
-    linear_probe_accuracy,
     match_clusters,
     normalized_mutual_info,
     open_world_accuracy,
     purity,
 )
+from offmap.metrics.linear_probe import linear_probe_accuracy
 
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=2, max_size=40)
 

@@ -14,7 +14,7 @@ from offmap.service import Deployment
 from offmap.service.request_errors import RequestError
 from offmap.service.stores import SqliteDatabase
 from offmap.service.triage.journal import Journal
-from offmap.service.triage.triage import BackgroundTask
+from offmap.service.triage.tasks import BackgroundTask
 
 
 class Kill(BaseException):
@@ -58,7 +58,7 @@ class Faults:
 
 
 def learn(world):
-    world.triage._task = BackgroundTask("learn", "", 0.0)
+    world.triage.tasks.current = BackgroundTask("learn", "", 0.0)
     world.triage._learn()
 
 

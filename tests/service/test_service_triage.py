@@ -22,7 +22,7 @@ from offmap.service.triage.inputs import make_thumbnail, read_unknown_inputs
 from offmap.service.triage.journal import Journal
 from offmap.service.triage.routes import create_triage_router
 from offmap.service.triage.triage import Triage
-from offmap.service.unknowns import UnknownInput, new_ids
+from offmap.service.unknown_inputs import UnknownInput, new_ids
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_crash_of_learning_harms_nothing(tmp_path):
         own, pid = os.getpriority(os.PRIO_PROCESS, 0), world.triage._process._process.pid
         wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + 10, 19), seconds=60)
         world.triage._process._process.kill()
-        world.triage.wait()
+        world.triage.tasks.wait()
         view = world.triage.view()
         assert "without a result" in view["job"]["error"]
         assert {name: view[name] for name in ("board", "versions", "current")} == {
@@ -174,7 +174,7 @@ def test_learning_beyond_its_memory_ends_and_says_so(tmp_path):
     world = Scenario(tmp_path, from_files=True, learn_memory=50_000_000)
     try:
         world.triage.learn(named_groups(world))
-        world.triage.wait()
+        world.triage.tasks.wait()
         assert "OFFMAP_LEARN_MEMORY" in world.triage.view()["job"]["error"]
         assert world.triage.view()["versions"] == []
     finally:
@@ -186,7 +186,7 @@ def test_closing_stops_learning(tmp_path):
     world.triage.learn(named_groups(world))
     wait_until(lambda: world.triage._process is not None)
     world.close()
-    assert not world.triage.is_busy
+    assert not world.triage.tasks.is_busy
     assert world.triage._process._process.poll() is not None
     world.open()
     assert world.triage.view()["versions"] == []
@@ -481,7 +481,7 @@ def test_the_error_of_a_task_names_no_folder(world):
     world.meet()
     (world.folder / "known.npz").write_bytes(b"broken")
     world.triage.group()
-    world.triage.wait()
+    world.triage.tasks.wait()
     error = world.triage.view()["job"]["error"]
     assert "known.npz" in error
     assert str(world.folder) not in error

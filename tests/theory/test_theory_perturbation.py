@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from offmap.errors import InputError
 from offmap.graph import Graph, spectral_embedding
 from offmap.metrics.kmeans_measure import class_scatter, kmeans_measure
+from offmap.theory.class_perturbation import class_perturbation, intuitive_bound
 from offmap.theory.perturbation import (
-    class_perturbation,
-    intuitive_bound,
     kmeans_measure_change,
     kmeans_measure_derivative,
     measure_gradient,

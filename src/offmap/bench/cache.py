@@ -68,7 +68,20 @@ class Extractor:
         return self._head
 
     def extract_plain(self, loaded: LoadedSet, like: LoadedSet | None = None) -> Activations:
-        """Return features, logits and labels; `like` is a set with inputs where this one has only features."""
+        """Extract features, logits and labels.
+
+        Parameters
+        ----------
+        loaded : LoadedSet
+            The set.
+        like : LoadedSet or None, default=None
+            A set with inputs, where this one has only features.
+
+        Returns
+        -------
+        Activations
+            Mapped from the cache.
+        """
         stored = loaded.stored
         weights = self.network.weights
         belongs = stored is not None and weights is not None and stored.belongs_to(weights)
@@ -99,7 +112,20 @@ class Extractor:
         return largest
 
     def extract(self, loaded: LoadedSet, request: Request | None) -> Activations:
-        """Run one pass over the inputs, with one extra pass where asked for."""
+        """Run one pass over the inputs, with one extra pass where asked for.
+
+        Parameters
+        ----------
+        loaded : LoadedSet
+            The set.
+        request : Request or None
+            The extra pass.
+
+        Returns
+        -------
+        Activations
+            Mapped from the cache.
+        """
         extras = () if request is None else (request,)
         folder = self.folder / f"{_plain_name(loaded.name)}-{self._key(loaded, extras)}"
         if not folder.exists():
@@ -116,7 +142,20 @@ class Extractor:
         return acts
 
     def extract_passes(self, loaded: LoadedSet, requests: tuple[Request, ...]) -> Activations:
-        """Return features, logits, labels and the extra passes; each pass is kept by itself, so methods share them."""
+        """Extract features, logits, labels and extra passes; each pass is kept by itself, so that methods share them.
+
+        Parameters
+        ----------
+        loaded : LoadedSet
+            The set.
+        requests : tuple of Request
+            The extra passes.
+
+        Returns
+        -------
+        Activations
+            Mapped from the cache.
+        """
         if not loaded.can_run:
             raise InputError(f"{loaded.name}: only features are at hand, no inputs to send through the network again")
         parts = [self.extract(loaded, request) for request in requests]
@@ -125,7 +164,22 @@ class Extractor:
         return Activations(first.features, first.head, first.given_logits, loaded.samples.labels, extras)
 
     def extract_noise(self, n: int, like: LoadedSet, seed: int) -> Activations:
-        """Return activations of N(0, 1) noise of the inputs' shape, on which parameters are chosen."""
+        """Extract activations of N(0, 1) noise, on which parameters are chosen.
+
+        Parameters
+        ----------
+        n : int
+            Number of inputs.
+        like : LoadedSet
+            A set whose inputs have the shape.
+        seed : int
+            Seed of the noise.
+
+        Returns
+        -------
+        Activations
+            Mapped from the cache.
+        """
         shape = self.network.batches(like, 1).shape
         key = hashlib.sha256(f"{self.network.net.fingerprint()}|{shape}".encode()).hexdigest()[:16]
         folder = self.folder / f"noise-{n}-{seed}-{key}"

@@ -34,7 +34,7 @@ def run_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any]
         Name or file of the suite.
     out : Path
         Folder for the results.
-    **options
+    **options : Any
         As in `offmap.bench.runner.run_suite`.
 
     Returns
@@ -80,7 +80,24 @@ def describe_downloads() -> tuple[dict[str, Any], str]:
 def get_downloads(
     names: Sequence[str], data: Path | None, mirror: str | None, on_step: Told
 ) -> tuple[dict[str, Any], str]:
-    """Fetch sets into the data folder, each file checked; return the files as plain values and as text."""
+    """Download sets into the data folder, each file checked.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The sets.
+    data : Path or None
+        The data folder.
+    mirror : str or None
+        An address to download from instead.
+    on_step : callable
+        Called with a text when a step begins.
+
+    Returns
+    -------
+    tuple of dict, str
+        The files as plain values and as text.
+    """
     from offmap.bench.downloads import fetch_set
 
     folder = Path("data") if data is None else data

@@ -226,7 +226,20 @@ def _join(first: Verdicts, second: Verdicts) -> Verdicts:
 
 
 def write_demo(demo: Demo, folder: str | os.PathLike[str]) -> Path:
-    """Write the report, the numbers and the guard into a folder; return the report's path."""
+    """Write the report, the numbers and the guard of a demonstration into a folder.
+
+    Parameters
+    ----------
+    demo : Demo
+        What `run_demo` found.
+    folder : str or path
+        Created when it does not exist.
+
+    Returns
+    -------
+    Path
+        The report.
+    """
     from offmap.bench.demo_page import build_demo_page
 
     target = Path(folder)

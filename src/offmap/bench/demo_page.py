@@ -18,7 +18,18 @@ CURVES = 8  # more would lie on top of each other
 
 
 def build_demo_page(demo: Demo) -> Page:
-    """Build the report: a summary, the table, the scores, the inside of the network, verdicts, and errors."""
+    """Build the report: a summary, the table, the scores, the inside of the network, verdicts, and errors.
+
+    Parameters
+    ----------
+    demo : Demo
+        What `run_demo` found.
+
+    Returns
+    -------
+    Page
+        The report.
+    """
     page = Page("Which digits was this network never taught?", _summary(demo))
     _table(page, demo)
     _scores(page, demo)

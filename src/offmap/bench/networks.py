@@ -47,7 +47,20 @@ class BenchNetwork:
     std: Any = None
 
     def batches(self, loaded: LoadedSet, size: int) -> Batches:
-        """Return the batches of a set as this network takes them."""
+        """Make the batches of a set as this network takes them.
+
+        Parameters
+        ----------
+        loaded : LoadedSet
+            The set.
+        size : int
+            Inputs per batch.
+
+        Returns
+        -------
+        Batches
+            Scaled inputs.
+        """
         return batches(loaded.samples, size=size, **self._scale(loaded))
 
     def _scale(self, loaded: LoadedSet) -> dict[str, Any]:
@@ -214,7 +227,20 @@ class LabelledPictures:
 
 
 def require_labels(train: LoadedSet | None, kind: str) -> tuple[Samples, Any]:
-    """Return the training samples and their labels, or say that a suite with such a network must declare them."""
+    """Return the training samples and their labels; raise an `InputError` when a suite does not declare them.
+
+    Parameters
+    ----------
+    train : LoadedSet or None
+        The suite's training set.
+    kind : str
+        Of the network, for the message.
+
+    Returns
+    -------
+    tuple of Samples, ndarray
+        The samples and their labels.
+    """
     if train is None or train.samples.labels is None:
         raise InputError(f"a network of kind {kind!r} is trained here: declare [train], a set with labels")
     return train.samples, train.samples.labels

@@ -83,14 +83,14 @@ class SuiteResult:
 
     Attributes
     ----------
-    skipped
+    skipped : dict of str to str
         Methods that could not run, each with the reason.
-    scores
+    scores : dict of str to dict of str to dict of str to ndarray
         By network and method: scores of the known test inputs (``"id"``) and of each unknown set.
-    sets
+    sets : dict of str to dict of str to LoadedSet
         By network: the test sets as they were measured, the known one as ``"id"``; `short` those that methods with
         passes of their own were measured on.
-    notes
+    notes : dict of str to Any
         Settings, where activations came from, accuracies.
     """
 

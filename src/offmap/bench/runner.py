@@ -56,7 +56,7 @@ def run_suite(
         Run the network even where the data folder holds its features.
     on_step : callable, optional
         Called with a short text when a step begins.
-    **protocol
+    **protocol : Any
         Fields of `Protocol` to set otherwise than the suite does: `limit`, `passes_limit`, `seeds`, …
 
     Returns
@@ -87,7 +87,17 @@ def run_suite(
 
 
 def expand_methods(specs: Sequence[str]) -> list[str]:
-    """Return canonical text forms; ``all`` becomes every method of the registry that is not named beside it.
+    """Make text forms canonical; ``all`` becomes every method of the registry that is not named beside it.
+
+    Parameters
+    ----------
+    specs : sequence of str
+        Text forms.
+
+    Returns
+    -------
+    list of str
+        Without repetitions.
 
     Examples
     --------
@@ -126,7 +136,20 @@ class Bench:
         return {name: loaded.part(self.protocol.passes_limit) for name, loaded in self.tests.items()}
 
     def fit(self, made: Detector, seed: int) -> Detector:
-        """Fit on all known inputs; what is given as ``auto`` is chosen on held-out ones against noise first."""
+        """Fit on all known inputs; what is given as ``auto`` is chosen on held-out ones against noise first.
+
+        Parameters
+        ----------
+        made : Detector
+            Not fitted.
+        seed : int
+            Seed of everything random in it.
+
+        Returns
+        -------
+        Detector
+            Fitted.
+        """
         if any(AUTO in asdict(component).values() for component in made.components):
             rest, val = hold_out(self.known, self.protocol.held_out) if self.val is None else (self.known, self.val)
             made = detector(made.fit(rest, val=val, outliers=self.load_outliers(seed)).chosen)
@@ -202,7 +225,32 @@ def prepare(
     skipped: dict[str, str] | None = None,
     make: Callable[[NetworkSpec, LoadedSet | None, Path | None, Path], BenchNetwork] = make_network,
 ) -> Bench:
-    """Load the sets and the network of a suite and run it over each set once; `make` builds the network."""
+    """Load the sets and the network of a suite and run it over each set once.
+
+    Parameters
+    ----------
+    suite : Suite
+        What to measure.
+    spec : NetworkSpec
+        One of its networks.
+    data : Path or None
+        The data folder.
+    kept : Path
+        The folder of the cache.
+    fresh : bool, default=False
+        Whether to ignore the cache.
+    on_step : callable, optional
+        Called with a text when a step begins.
+    skipped : dict of str to str or None, default=None
+        Filled with the sets that could not be loaded, and why.
+    make : callable, optional
+        Builds the network.
+
+    Returns
+    -------
+    Bench
+        Ready to fit and score.
+    """
     protocol = suite.protocol
     train = None if suite.train is None else load_set(suite.train, data)  # whole: a limit is for measuring
     on_step(f"preparing {spec.name}")
@@ -283,7 +331,7 @@ def _average(spec: str, runs: Sequence[Measurement], ood: str) -> SuiteRow:
 
 
 def _seeded(spec: str, seeds: int) -> Iterator[tuple[Detector, int]]:
-    """The detector with each seed, where it or the choice of its parameters draws random numbers; else once."""
+    """Return the detector with each seed, where it or the choice of its parameters draws random numbers; else once."""
     made = detector(spec)
     draws = any(field.name == "seed" for component in made.components for field in fields(component))
     for seed in range(seeds if draws or AUTO in spec else 1):
@@ -291,7 +339,7 @@ def _seeded(spec: str, seeds: int) -> Iterator[tuple[Detector, int]]:
 
 
 def _with_seed(made: Detector, seed: int | None) -> Detector:
-    """The detector with its seeds moved on by so many, or all 0."""
+    """Return the detector with its seeds moved on by so many, or all 0."""
 
     def change(component: Component) -> Component:
         if not hasattr(component, "seed"):

@@ -62,12 +62,36 @@ class LoadedSet:
         return checksum_array(self.samples.arrays[name])
 
     def with_array(self, name: str, values: Array) -> LoadedSet:
-        """Return the same set with one more number per sample."""
+        """Add one more number per sample.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+        values : ndarray of shape (n,)
+            The numbers.
+
+        Returns
+        -------
+        LoadedSet
+            A copy.
+        """
         return replace(self, samples=replace(self.samples, arrays={**self.samples.arrays, name: values}))
 
     def part(self, n: int | None, seed: int = 0) -> LoadedSet:
-        """Return at most `n` samples, drawn by the seed, in their own order; a smaller part lies within a larger
-        one.
+        """Draw at most `n` samples, in their own order; a smaller part lies within a larger one.
+
+        Parameters
+        ----------
+        n : int or None
+            How many; all when `None`.
+        seed : int, default=0
+            Seed of the draw.
+
+        Returns
+        -------
+        LoadedSet
+            The part.
         """
         if n is None or n >= len(self):
             return self
@@ -185,7 +209,20 @@ def load_set(spec: SetSpec, data: Path | None) -> LoadedSet:
 
 
 def locate(path: str, data: Path | None) -> Path:
-    """Resolve a path of a declaration: `~` and environment variables are filled in, the data folder goes before."""
+    """Resolve a path of a declaration: `~` and environment variables are filled in, the data folder goes before.
+
+    Parameters
+    ----------
+    path : str
+        As declared.
+    data : Path or None
+        The data folder.
+
+    Returns
+    -------
+    Path
+        The resolved path.
+    """
     found = Path(os.path.expandvars(os.path.expanduser(path)))
     if not found.is_absolute() and data is not None and (data / found).exists():
         return data / found

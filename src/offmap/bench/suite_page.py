@@ -41,7 +41,18 @@ def _percent(shares: Mapping[str, float] | None, name: str) -> float | None:
 
 
 def build_suite_page(result: SuiteResult) -> Page:
-    """Build the report: a summary, a part for each network, settings and versions."""
+    """Build the report: a summary, a part for each network, settings and versions.
+
+    Parameters
+    ----------
+    result : SuiteResult
+        What was measured.
+
+    Returns
+    -------
+    Page
+        The report.
+    """
     page = Page(f"{result.suite}: {result.about}", "\n\n".join(_summary(result, name) for name in result.networks))
     for network in result.networks:
         _table(page, result, network)
@@ -88,7 +99,20 @@ def _summary(result: SuiteResult, network: str) -> str:
 
 
 def recommend(result: SuiteResult, network: str) -> str:
-    """Return the method with the lowest FPR95; of those within half a point, the best that needs no second pass."""
+    """Choose the method with the lowest FPR95; of those within half a point, the best that needs no second pass.
+
+    Parameters
+    ----------
+    result : SuiteResult
+        What was measured.
+    network : str
+        One of its networks.
+
+    Returns
+    -------
+    str
+        A text form.
+    """
     ranked = result.rank_methods(network)
     near = [method for method, mean, _ in ranked if mean - ranked[0][1] <= NEAR]
     return next((method for method in near if not _runs_again(result, network, method)), near[0])
@@ -201,6 +225,16 @@ def _named(label: int, names: tuple[str, ...]) -> str:
 
 def to_picture(values: Array) -> Array:
     """Convert an input to ``uint8`` pixels: pictures as they are, floats scaled from their own range.
+
+    Parameters
+    ----------
+    values : ndarray
+        One input.
+
+    Returns
+    -------
+    ndarray of uint8
+        Pixels.
 
     Examples
     --------

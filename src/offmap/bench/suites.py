@@ -34,7 +34,7 @@ class NetworkSpec:
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a suite is measured.
+    """The settings of a measurement.
 
     Parameters
     ----------

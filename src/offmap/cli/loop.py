@@ -75,22 +75,22 @@ def loop(
 def _digits(
     known: int, rounds: int, detector: str, seed: int, out: Path, as_json: bool, options: dict[str, Any]
 ) -> None:
-    from offmap.openworld.pages import journey_page
-    from offmap.openworld.simulation import digits_world, simulate
+    from offmap.bench.digits_page import build_simulation_page
+    from offmap.bench.digits_simulation import make_digits_scenario, simulate
 
     tell = say if sys.stderr.isatty() else lambda words: None
     tell(f"training a small network on {known} digits")
-    journey = simulate(digits_world(known, rounds, seed, detector), on_step=tell, **options)
-    report = journey_page(journey).write(out / "report.html")
-    last = journey.steps[-1].measured
+    simulation = simulate(make_digits_scenario(known, rounds, seed, detector), on_step=tell, **options)
+    report = build_simulation_page(simulation).write(out / "report.html")
+    last = simulation.steps[-1].measured
     result = {
         "report": str(report),
-        "before": journey.before.all,
+        "before": simulation.before.all,
         "after": last.all,
-        "oracle": journey.oracle,
-        "known_before": journey.before.known,
+        "oracle": simulation.oracle,
+        "known_before": simulation.before.known,
         "known_after": last.known,
-        "deployed": journey.deployed,
+        "deployed": simulation.deployed,
         "rounds": [
             {
                 "flagged_unknown": step.flagged_unknown,
@@ -98,16 +98,16 @@ def _digits(
                 "known": step.measured.known,
                 "all": step.measured.all,
             }
-            for step in journey.steps
+            for step in simulation.steps
         ],
-        **_written(journey.run.deployment, out),
+        **_written(simulation.run.deployment, out),
     }
     lines = [
-        f"A network that knows {known} digits meets {len(journey.world.class_names)}.",
-        *(f"round {number}: {step.record.summary()}" for number, step in enumerate(journey.steps, 1)),
-        f"all digits right: {journey.before.all:.1%} before, {last.all:.1%} after, {journey.oracle:.1%} by the oracle "
-        "with all labels",
-        f"the digits it was taught: {journey.before.known:.1%} before, {last.known:.1%} after",
+        f"A network that knows {known} digits meets {len(simulation.scenario.class_names)}.",
+        *(f"round {number}: {step.record.summary()}" for number, step in enumerate(simulation.steps, 1)),
+        f"all digits right: {simulation.before.all:.1%} before, {last.all:.1%} after, {simulation.oracle:.1%} by the "
+        "oracle with all labels",
+        f"the digits it was taught: {simulation.before.known:.1%} before, {last.known:.1%} after",
         f"The report is {report}; the deployment is {result['deployment']}",
     ]
     show(result, as_json, "\n".join(lines))
@@ -127,8 +127,8 @@ def _own(
 ) -> None:
     from offmap.errors import InputError
     from offmap.openworld.openworld_run import TPR, run_rounds
-    from offmap.openworld.pages import pictures
     from offmap.openworld.preparation import begin, cut
+    from offmap.openworld.result import render_pictures
 
     arrays, labels, names, head = _read(data, inputs)
     if labels is None:
@@ -156,7 +156,7 @@ def _own(
         entry, line = record.to_json(), f"round {number}: {record.summary()}"
         if record.round is not None:
             report = out / f"round-{number}.html"
-            record.round.to_html(report, pictures(record.round.candidates.inputs))
+            record.round.to_html(report, render_pictures(record.round.candidates.inputs))
             entry["report"] = str(report)
             line += f"\n{record.round.summary()}\nThe report is {report}"
         told.append(entry)

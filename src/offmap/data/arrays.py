@@ -30,6 +30,23 @@ SYNONYMS = {
 def read_npy(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Samples:
     """Read one array, mapped into memory: rows of numbers are features, anything with more dimensions is inputs.
 
+    Parameters
+    ----------
+    path : str or path
+        An ``.npy`` file.
+    max_bytes : int, optional
+        How much may be read into memory; mapped arrays do not count.
+
+    Returns
+    -------
+    Samples
+        With ``features`` or ``inputs``.
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read or holds objects.
+
     Examples
     --------
     >>> import tempfile
@@ -52,6 +69,18 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sample
 
     ``weight`` and ``bias`` make a head, ``classes`` names the classes. A single array under another name is
     taken as by `read_npy`.
+
+    Parameters
+    ----------
+    path : str or path
+        An ``.npz`` file.
+    max_bytes : int, optional
+        How much may be read into memory.
+
+    Returns
+    -------
+    Samples
+        The arrays by their names here.
 
     Examples
     --------
@@ -81,7 +110,20 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sample
 
 
 def load_npz(file: Path, max_bytes: int = MAX_BYTES) -> dict[str, Array]:
-    """Read every array of the file, after a look at how large they say they are."""
+    """Read every array of a file, after checking how large they say they are.
+
+    Parameters
+    ----------
+    file : Path
+        An ``.npz`` file.
+    max_bytes : int, optional
+        How much may be read into memory.
+
+    Returns
+    -------
+    dict of str to ndarray
+        By their names in the file.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
@@ -101,6 +143,21 @@ def read_head(path: str | os.PathLike[str]) -> Head:
     """Read a last linear layer from an ``.npz`` or ``.safetensors`` file: a matrix ``weight``, maybe a ``bias``.
 
     Names may have a prefix (``fc.weight``). A file with several such matrices must be cut down to one.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    Head
+        The layer.
+
+    Raises
+    ------
+    InputError
+        If there is no such matrix, or several.
 
     Examples
     --------
@@ -131,7 +188,20 @@ def read_head(path: str | os.PathLike[str]) -> Head:
 
 
 def rename_arrays(arrays: Mapping[str, Array], source: str) -> dict[str, Array]:
-    """Bring arrays under the names used here; two names for one thing are refused."""
+    """Rename arrays as this library calls them; two names for one thing are an error.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        By their names in the file.
+    source : str
+        The file, for messages.
+
+    Returns
+    -------
+    dict of str to ndarray
+        ``inputs``, ``features``, ``logits``, ``labels`` and others as they are.
+    """
     found: dict[str, Array] = {}
     for name, array in arrays.items():
         ours = next((ours for ours, names in SYNONYMS.items() if name in names), name)
@@ -142,7 +212,7 @@ def rename_arrays(arrays: Mapping[str, Array], source: str) -> dict[str, Array]:
 
 
 def _check_header(stream: IO[bytes], size: int) -> None:
-    """An array that claims to be larger than its file would be allocated before the lie is found."""
+    """Raise an `InputError` for an array that claims to be larger than its file, before it is allocated."""
     version = np.lib.format.read_magic(stream)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version in readers:

@@ -21,10 +21,15 @@ def resize_weights(start: Tensor, length: Tensor, given: int, wanted: int) -> Te
 
     Parameters
     ----------
-    start, length
+    start, length : Tensor
         The interval of each sample, in whole pixels; a negative length reads it backwards, which mirrors the picture.
-    given, wanted
+    given, wanted : int
         Pixels of the line, and of the line that is made.
+
+    Returns
+    -------
+    Tensor of shape (samples, wanted, given)
+        Rows sum to 1.
 
     Examples
     --------
@@ -51,14 +56,19 @@ def crop(images: Tensor, boxes: Tensor, flip: Tensor, size: tuple[int, int]) -> 
 
     Parameters
     ----------
-    images
+    images : Tensor
         Samples × channels × height × width.
-    boxes
+    boxes : Tensor
         Samples × 4: top, left, height, width, in whole pixels.
-    flip
+    flip : Tensor
         Which pictures to mirror.
-    size
+    size : tuple of 2 int
         Height and width of what is made.
+
+    Returns
+    -------
+    Tensor of shape (samples, channels, height, width)
+        Of the new size.
 
     Examples
     --------
@@ -74,7 +84,17 @@ def crop(images: Tensor, boxes: Tensor, flip: Tensor, size: tuple[int, int]) -> 
 
 
 def luminance(images: Tensor) -> Tensor:
-    """Return the grey of each pixel, samples × 1 × height × width; one channel is grey already.
+    """Compute the grey of each pixel; one channel is grey already.
+
+    Parameters
+    ----------
+    images : Tensor of shape (samples, channels, height, width)
+        From 0 to 1.
+
+    Returns
+    -------
+    Tensor of shape (samples, 1, height, width)
+        The grey.
 
     Examples
     --------
@@ -90,6 +110,18 @@ def luminance(images: Tensor) -> Tensor:
 def brightness(images: Tensor, amount: Tensor) -> Tensor:
     """Multiply each picture by its amount.
 
+    Parameters
+    ----------
+    images : Tensor of shape (samples, channels, height, width)
+        From 0 to 1.
+    amount : Tensor of shape (samples,)
+        The factors.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape, from 0 to 1.
+
     Examples
     --------
     >>> brightness(torch.full((1, 1, 1, 1), 0.5), torch.tensor([1.5])).item()
@@ -100,6 +132,18 @@ def brightness(images: Tensor, amount: Tensor) -> Tensor:
 
 def contrast(images: Tensor, amount: Tensor) -> Tensor:
     """Mix each picture with its mean grey: 0 leaves only that, 1 changes nothing.
+
+    Parameters
+    ----------
+    images : Tensor of shape (samples, channels, height, width)
+        From 0 to 1.
+    amount : Tensor of shape (samples,)
+        The shares of the picture.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape, from 0 to 1.
 
     Examples
     --------
@@ -112,6 +156,18 @@ def contrast(images: Tensor, amount: Tensor) -> Tensor:
 
 def saturation(images: Tensor, amount: Tensor) -> Tensor:
     """Mix each pixel with its own grey: 0 leaves only that, 1 changes nothing.
+
+    Parameters
+    ----------
+    images : Tensor of shape (samples, channels, height, width)
+        From 0 to 1.
+    amount : Tensor of shape (samples,)
+        The shares of the picture.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape, from 0 to 1.
 
     Examples
     --------
@@ -127,6 +183,18 @@ def hue(images: Tensor, amount: Tensor) -> Tensor:
     With V the largest channel, C the chroma and H the hue in sixths of the circle, red is
     ``V − C·clip(2 − |H − 3|, 0, 1)``, green ``V − C·clip(|H − 2| − 1, 0, 1)`` and blue the same around 4: the HSV
     hexcone without its table of sectors.
+
+    Parameters
+    ----------
+    images : Tensor of shape (samples, 3, height, width)
+        From 0 to 1.
+    amount : Tensor of shape (samples,)
+        Shares of the circle.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
 
     Examples
     --------
@@ -153,6 +221,18 @@ def hue(images: Tensor, amount: Tensor) -> Tensor:
 
 def blur(images: Tensor, sigma: Tensor) -> Tensor:
     """Blur each picture by a Gaussian of its own width; at the border, only pixels that are there take part.
+
+    Parameters
+    ----------
+    images : Tensor of shape (samples, channels, height, width)
+        From 0 to 1.
+    sigma : Tensor of shape (samples,)
+        Standard deviations in pixels.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
 
     Examples
     --------

@@ -80,15 +80,20 @@ def image_folder(
 
     Parameters
     ----------
-    folder
+    folder : str or path
         Pictures anywhere below it; files that are not pictures by their name are left alone.
-    size
+    size : int or None, default=None
         Bring every picture to `size` × `size`: the shorter side is scaled, the middle cut out.
-    mode
+    mode : {"RGB", "L"}, default="RGB"
         ``"RGB"`` (three channels) or ``"L"`` (grey, one channel).
-    unreadable
+    unreadable : {"error", "skip"}, default="error"
         What to do about a damaged picture: stop with an error when it is met, or (``"skip"``) try all of them
         first and leave the damaged out, listed in `ImageFolder.skipped`.
+
+    Returns
+    -------
+    ImageFolder
+        The files; nothing is decoded yet.
 
     Examples
     --------
@@ -141,13 +146,13 @@ def tiles(name: str, folder: str | os.PathLike[str] | None = None, *, side: int 
 
     Parameters
     ----------
-    name
+    name : str
         Of the set, such as ``"cifar10_test"``.
-    folder
+    folder : str, path or None, default=None
         The folder with the data; the environment's ``OFFMAP_DATA`` when absent.
-    side
+    side : int, default=32
         Pixels along the side of a tile.
-    per_row
+    per_row : int, default=100
         Tiles in one row of the mosaic.
 
     Returns
@@ -179,10 +184,15 @@ def scale_images(images: Array, mean: Any = 0.0, std: Any = 1.0) -> npt.NDArray[
 
     Parameters
     ----------
-    images
+    images : ndarray
         ``uint8``, samples × height × width × channels (or without channels: grey).
-    mean, std
+    mean, std : float or sequence of float, default=0.0 and 1.0
         One number, or one per channel.
+
+    Returns
+    -------
+    ndarray of float32 of shape (n, channels, height, width)
+        The scaled pictures.
 
     Examples
     --------

@@ -24,12 +24,17 @@ def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, **images: 
 
     Parameters
     ----------
-    path
+    path : str or path
         The file or folder.
-    max_bytes
+    max_bytes : int, default=MAX_BYTES
         What may be brought into memory; ``.npy`` files are mapped instead.
-    **images
+    **images : Any
         For folders: `size`, `mode` and `unreadable` of `image_folder`.
+
+    Returns
+    -------
+    Samples
+        The arrays, class names and head that there are.
 
     Examples
     --------
@@ -56,10 +61,15 @@ def read_activations(path: str | os.PathLike[str], head: Head | None = None) -> 
 
     Parameters
     ----------
-    path
+    path : str or path
         The folder or file.
-    head
+    head : Head or None, default=None
         The last linear layer, for files of features without logits.
+
+    Returns
+    -------
+    Activations
+        In memory, or mapped when a folder is read.
 
     Examples
     --------

@@ -22,16 +22,16 @@ class Samples:
 
     Parameters
     ----------
-    arrays
+    arrays : mapping of str to ndarray
         By name, one row per sample. ``inputs`` go into a network, ``features`` and ``logits`` come out;
         ``labels`` are class indices, −1 where the class is not known. Other names are kept.
-    classes
+    classes : tuple of str, default=()
         The names of the classes, by index, when the source has them.
-    names
+    names : tuple of str, default=()
         One name per sample, such as its file, when the source has them.
-    skipped
+    skipped : tuple of str, default=()
         Sources that could not be read and were left out on request.
-    head
+    head : Head or None, default=None
         The last linear layer, when the source holds one.
 
     Examples
@@ -60,7 +60,7 @@ class Samples:
         return len(next(iter(self.arrays.values())))
 
     def __getitem__(self, index: Any) -> Samples:
-        """A part, by slice, mask or indices."""
+        """Return a part, by slice, mask or indices."""
         where = np.arange(len(self))[index].reshape(-1)
         names = tuple(self.names[i] for i in where) if self.names else ()
         return Samples({name: array[index] for name, array in self.arrays.items()}, self.classes, names, (), self.head)
@@ -104,7 +104,17 @@ class Samples:
 
 
 def check_size(size: int, what: str, max_bytes: int) -> None:
-    """Refuse what would not fit, before any of it is read."""
+    """Raise an `InputError` for what would not fit, before any of it is read.
+
+    Parameters
+    ----------
+    size : int
+        Bytes.
+    what : str
+        What has that size, for the message.
+    max_bytes : int
+        The limit.
+    """
     if size > max_bytes:
         raise InputError(
             f"{what}: {size / 2**30:.1f} GiB in memory, the limit is {max_bytes / 2**30:.1f} GiB; "
@@ -114,6 +124,20 @@ def check_size(size: int, what: str, max_bytes: int) -> None:
 
 def encode_labels(labels: Array, name: str) -> tuple[Array, tuple[str, ...]]:
     """Turn labels into class indices and class names; text labels are sorted, as scikit-learn does.
+
+    Parameters
+    ----------
+    labels : ndarray
+        Numbers or texts.
+    name : str
+        Where they come from, for messages.
+
+    Returns
+    -------
+    indices : ndarray of int64
+        Class indices.
+    classes : tuple of str
+        Class names; empty for numbers.
 
     Examples
     --------

@@ -66,20 +66,25 @@ def batches(
     labels: Any = None,
     **images: Any,
 ) -> Batches:
-    """Return the inputs of a data set, ready for `Network.extract`; pictures are decoded as they are needed.
+    """Make batches of the inputs of a data set, ready for `Network.extract`; pictures are decoded when needed.
 
     Parameters
     ----------
-    source
+    source : str, path, Samples or ImageFolder
         A path as `read` takes it, or what a reader gave. Without inputs, features are taken.
-    size
+    size : int, default=128
         Inputs per batch.
-    mean, std
+    mean, std : float, sequence of float or None, default=None
         For ``uint8`` pictures scaled to [0, 1]: what to subtract and divide by, one number or one a channel.
-    labels
+    labels : array-like or None, default=None
         One class index per sample, in place of the source's own.
-    **images
+    **images : Any
         For folders: `size`, `mode` and `unreadable` of `image_folder`; the size of pictures as `image_size`.
+
+    Returns
+    -------
+    Batches
+        An iterable that can be started again.
 
     Examples
     --------

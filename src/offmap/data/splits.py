@@ -18,7 +18,7 @@ _CLASSES, _SAMPLES = 0, 1  # streams of random numbers that must not meet
 
 
 class Published(NamedTuple):
-    """What a published split fixes: the classes of the data set, how many are known, the share labelled of those."""
+    """A published split: the classes of the data set, how many are known, and the share of those that is labelled."""
 
     classes: int
     known: int
@@ -43,16 +43,16 @@ class OpenWorldSplit:
 
     Parameters
     ----------
-    targets
+    targets : ndarray of int64
         The true class of every sample; −1 where a sample belongs to none, as an out-of-scope query does.
-    known
+    known : ndarray of int64
         The known classes, in ascending order.
-    labelled
+    labelled : ndarray of int64
         The labelled samples, in ascending order.
-    rows
+    rows : ndarray of int64
         Where the samples stand in the data that was split, in ascending order: all of it, unless the split was made
         of a part.
-    classes
+    classes : tuple of str, default=()
         Names of the classes, by index, when they have names.
 
     Examples
@@ -130,21 +130,20 @@ class OpenWorldSplit:
         arrays = {**part.arrays, "labels": self.labels, "targets": self.targets}
         return Samples(arrays, self.classes or part.classes, part.names, part.skipped, part.head)
 
-    def hide_classes(self, share: float = 0.5, ratio: float = 0.5, seed: int = 0) -> OpenWorldSplit:
-        """Return a split of the labelled samples alone, some known classes played as novel: validation without novel
-        labels.
+    def split_validation(self, share: float = 0.5, ratio: float = 0.5, seed: int = 0) -> OpenWorldSplit:
+        """Split the labelled samples, some known classes taken as novel: validation without novel labels.
 
         The classes of the labelled samples are divided in two, and part of the samples of those that stay known are
         labelled (thesis, appendix B.3.4).
 
         Parameters
         ----------
-        share
+        share : float, default=0.5
             Of the known classes, how many stay known.
-        ratio
+        ratio : float, default=0.5
             Of their samples, how many are labelled.
-        seed
-            Of both choices.
+        seed : int, default=0
+            Seed of both choices.
 
         Returns
         -------
@@ -154,13 +153,13 @@ class OpenWorldSplit:
         Examples
         --------
         >>> whole = open_world_split(np.arange(80) % 8, known=4)
-        >>> part = whole.hide_classes()
+        >>> part = whole.split_validation()
         >>> len(part), part.n_classes, bool(np.isin(part.novel, whole.known).all())
         (20, 4, True)
         """
         if len(self.known) < 2:
             raise InputError(
-                f"{self!r}.hide_classes: two known classes are needed, one to stay known and one to play novel"
+                f"{self!r}.split_validation: two known classes are needed, one to stay known and one to play novel"
             )
         some = int(np.clip(round(share * len(self.known)), 1, len(self.known) - 1))
         rng = np.random.default_rng([seed, _CLASSES])
@@ -177,6 +176,11 @@ def parse_known(text: str, names: tuple[str, ...] = ()) -> int | float | list[in
         Such as ``"5"``, ``"0.5"`` or ``"cat,dog"``.
     names : tuple of str, optional
         The names of all classes; a number that is also a name is taken for the name.
+
+    Returns
+    -------
+    int, float or list
+        What `open_world_split` takes as `known`.
 
     Examples
     --------
@@ -207,19 +211,24 @@ def open_world_split(
 
     Parameters
     ----------
-    targets
-        The true class of every sample, as indices or names; −1 for samples of no class, which stay unlabelled.
-        Whether the samples are pictures, sentences or rows of a table does not matter.
-    known
+    targets : array-like of shape (n,)
+        The true class of every sample, as indices or names; −1 for samples of no class, which stay unlabelled. Whether
+        the samples are pictures, sentences or rows of a table does not matter.
+    known : int, float or iterable of int or str, default=0.5
         The known classes: so many (an integer), such a share of all (a number below 1), or these, by index or name.
-    ratio
+    ratio : float, default=0.5
         The share of the samples of a known class that is labelled, rounded down, at least one.
-    seed
-        Of the choice of samples, and of classes if they are picked at random.
-    pick
+    seed : int, default=0
+        Seed of the choice of samples, and of classes if they are picked at random.
+    pick : {"first", "random"}, default="first"
         Whether a number or share of classes means the ``"first"``, as the published splits do, or ``"random"`` ones.
-    classes
+    classes : tuple of str, default=()
         Names of the classes, by index, when targets are indices.
+
+    Returns
+    -------
+    OpenWorldSplit
+        The labels, and which classes are known.
 
     Examples
     --------
@@ -240,21 +249,25 @@ def open_world_split(
 
 
 def published_split(name: str, targets: Any, seed: int = 0) -> OpenWorldSplit:
-    """Return a split from the literature by its name: the published classes and shares; the samples drawn are by our
-    seed.
+    """Make a split from the literature by its name.
 
-    ``C10-5``, ``C100-50`` and ``C100-80`` label everything known, so that the unlabelled pile is all novel (thesis
-    section 6.5). ``ORCA-C10``, ``ORCA-C100`` and ``ORCA-IN100`` label half of the first half of the classes (section
-    7.5).
+    Classes and shares are the published ones; the samples are drawn by our seed. ``C10-5``, ``C100-50`` and ``C100-80``
+    label everything known, so that all unlabelled samples are novel (thesis, chapter 6, section 6.5). ``ORCA-C10``,
+    ``ORCA-C100`` and ``ORCA-IN100`` label half of the first half of the classes (thesis, chapter 7, section 7.5).
 
     Parameters
     ----------
-    name
+    name : str
         A key of `PUBLISHED`.
-    targets
+    targets : array-like of shape (n,)
         The true classes, by the data set's own indices.
-    seed
-        Of the choice of samples.
+    seed : int, default=0
+        Seed of the choice of samples.
+
+    Returns
+    -------
+    OpenWorldSplit
+        The labels, and which classes are known.
 
     Examples
     --------
@@ -276,7 +289,7 @@ def published_split(name: str, targets: Any, seed: int = 0) -> OpenWorldSplit:
 
 
 def _chosen(known: Any, present: IntArray, names: tuple[str, ...], seed: int, pick: str) -> IntArray:
-    """The known classes as sorted indices."""
+    """Return the known classes as sorted indices."""
     if pick not in ("first", "random"):
         raise InputError(f"pick={pick!r}: classes are picked 'first' or 'random'")
     if isinstance(known, bool | str):

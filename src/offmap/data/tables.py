@@ -26,6 +26,18 @@ def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sa
 
     A column named ``label`` or ``labels`` holds the classes, as numbers or text; other text is left out.
 
+    Parameters
+    ----------
+    path : str or path
+        A Parquet file.
+    max_bytes : int, optional
+        How much may be read into memory.
+
+    Returns
+    -------
+    Samples
+        The arrays.
+
     Examples
     --------
     >>> import tempfile
@@ -68,6 +80,13 @@ def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sa
 
 def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> None:
     """Write columns of equal length as Parquet or CSV, by the file's ending, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        Ends in ``.parquet`` or ``.csv``.
+    columns : mapping of str to array-like
+        By name.
 
     Examples
     --------
@@ -130,7 +149,7 @@ def _flat(column: Any, where: str) -> Array:
 
 
 def _matrix(pa: Any, column: Any, where: str) -> Array:
-    """Lists of equal length as rows."""
+    """Return lists of equal length as rows."""
     if column.null_count:
         raise InputError(f"{where}: {column.null_count} of its {len(column)} lists are missing; fill or drop them")
     values = _flat(column.flatten(), where)

@@ -15,16 +15,21 @@ from offmap.errors import InputError
 
 
 def neighbour_lists(features: Any, k: int, normalize: bool = True) -> npt.NDArray[np.int64]:
-    """Return the k nearest other rows of each row, nearest first; exact.
+    """Find the k nearest other rows of each row, nearest first; exact.
 
     Parameters
     ----------
-    features
-        Samples × width.
-    k
+    features : array-like of shape (n, d)
+        The rows.
+    k : int
         How many neighbours, fewer than there are samples.
-    normalize
+    normalize : bool, default=True
         Whether rows are compared by their direction alone.
+
+    Returns
+    -------
+    ndarray of int64 of shape (n, k)
+        Row numbers.
 
     Examples
     --------
@@ -48,15 +53,15 @@ class VectorViews:
 
     Parameters
     ----------
-    width
+    width : int
         Numbers in a row.
-    dropout
+    dropout : float, default=0.1
         The chance that a coordinate becomes 0; the others grow so that the mean stays.
-    noise
+    noise : float, default=0.1
         The length of Gaussian noise as a share of the row's own.
-    features, neighbours
+    features, neighbours : Tensor or None, default=None
         The whole data set and the neighbours of each of its rows, as `neighbour_lists` gives them.
-    neighbour
+    neighbour : tuple of 2 float, default=(0.0, 0.0)
         The chances that the first and the second view start from a random neighbour instead of the sample itself.
 
     Examples
@@ -98,11 +103,11 @@ class VectorViews:
 
         Parameters
         ----------
-        features
+        features : array-like
             Samples × width; row numbers given to the views count here.
-        k
+        k : int, default=10
             How many neighbours to choose from.
-        neighbour, **settings
+        neighbour, **settings : tuple of 2 float, default=(0.0, 1.0) and None
             As for the class.
         """
         whole = torch.as_tensor(features, dtype=torch.float32)
@@ -114,12 +119,40 @@ class VectorViews:
         return self.apply(batch, self.draw(len(batch), generator), rows)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw random numbers for two views of so many rows: samples × 2 × numbers."""
+        """Draw random numbers for two views of each row.
+
+        Parameters
+        ----------
+        count : int
+            Number of rows.
+        generator : torch.Generator
+            The source.
+
+        Returns
+        -------
+        Tensor of shape (count, 2, numbers)
+            From 0 to 1.
+        """
         numbers = 2 + self.width * ((self.dropout > 0) + (self.noise > 0))
         return torch.rand((count, 2, numbers), generator=generator)
 
     def apply(self, batch: Tensor, numbers: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the two views that the numbers stand for."""
+        """Make the two views that the numbers stand for.
+
+        Parameters
+        ----------
+        batch : Tensor of shape (n, d)
+            The rows.
+        numbers : Tensor
+            What `draw` gave.
+        rows : Tensor of shape (n,) or None, default=None
+            Which samples of the data set these are.
+
+        Returns
+        -------
+        tuple of 2 Tensor of shape (n, d)
+            The views.
+        """
         if batch.ndim != 2 or batch.shape[1] != self.width or len(batch) != len(numbers):
             raise InputError(
                 f"rows of shape {tuple(batch.shape)} and random numbers for {len(numbers)}: these views take "
@@ -149,7 +182,7 @@ class VectorViews:
         return x
 
     def _moved(self, x: Tensor, numbers: Tensor, rows: Tensor | None, chance: float) -> Tensor:
-        """Some samples replaced by one of their neighbours."""
+        """Return some samples replaced by one of their neighbours."""
         if not chance or self.features is None or self.neighbours is None:
             return x
         if rows is None or len(rows) != len(x):

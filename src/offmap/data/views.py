@@ -28,26 +28,60 @@ _JITTERS = (augment.brightness, augment.contrast, augment.saturation, augment.hu
 
 
 class Views(Protocol):
-    """What makes two views of a batch."""
+    """The interface of what makes two views of a batch."""
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw random numbers for so many samples: a tensor whose first axis is the sample."""
+        """Draw random numbers for two views of each sample.
+
+        Parameters
+        ----------
+        count : int
+            Number of samples.
+        generator : torch.Generator
+            The source.
+
+        Returns
+        -------
+        Tensor
+            Its first axis is the sample.
+        """
 
     def apply(self, batch: Tensor, numbers: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the two views that the numbers stand for; `rows` says which samples of the data set these are."""
+        """Make the two views that the numbers stand for.
+
+        Parameters
+        ----------
+        batch : Tensor
+            The samples.
+        numbers : Tensor
+            What `draw` gave.
+        rows : Tensor of shape (n,) or None, default=None
+            Which samples of the data set these are.
+
+        Returns
+        -------
+        tuple of 2 Tensor
+            The views.
+        """
 
     def __call__(self, batch: Tensor, generator: torch.Generator, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Draw and apply."""
 
 
 def step_generator(seed: int, step: int, stream: int = 0) -> torch.Generator:
-    """Return a generator that depends on the seed and the step alone, so that training resumes with the views it would
-    see.
+    """Make a generator that depends on the seed and the step alone, so that resumed training sees the same views.
 
     Parameters
     ----------
-    seed, step, stream
-        Whole numbers from 0 on; another stream is for random numbers of another kind at the same step.
+    seed, step : int
+        Whole numbers from 0 on.
+    stream : int, default=0
+        Another stream is for random numbers of another kind at the same step.
+
+    Returns
+    -------
+    torch.Generator
+        Seeded.
 
     Examples
     --------
@@ -59,35 +93,6 @@ def step_generator(seed: int, step: int, stream: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(int(mixed >> np.uint64(1)))
 
 
-def as_pictures(array: Any) -> Tensor:
-    """Return pictures as readers give them, as views and networks take them: samples × channels × height × width.
-
-    ``uint8`` stays so, a quarter of the memory of floats; views scale it to [0, 1] batch by batch.
-
-    Parameters
-    ----------
-    array
-        ``uint8``: samples × height × width, with or without a last axis of 1 or 3 channels. Floats in [0, 1]:
-        samples × channels × height × width already.
-
-    Examples
-    --------
-    >>> as_pictures(np.zeros((5, 28, 28), np.uint8)).shape, as_pictures(np.zeros((5, 32, 32, 3), np.uint8)).shape
-    (torch.Size([5, 1, 28, 28]), torch.Size([5, 3, 32, 32]))
-    """
-    given = np.asarray(array)
-    if given.dtype == np.uint8 and given.ndim == 3:
-        return torch.from_numpy(np.ascontiguousarray(given[:, None]))
-    if given.dtype == np.uint8 and given.ndim == 4 and given.shape[3] in (1, 3):
-        return torch.from_numpy(np.ascontiguousarray(given.transpose(0, 3, 1, 2)))
-    if given.dtype.kind == "f" and given.ndim == 4:
-        return torch.from_numpy(np.ascontiguousarray(given, dtype=np.float32))
-    raise InputError(
-        f"pictures of shape {given.shape}, {given.dtype}: give uint8, samples × height × width (× 1 or 3 channels), "
-        "or floats in [0, 1], samples × channels × height × width"
-    )
-
-
 @dataclass(frozen=True)
 class ImageViews:
     """Random crop, mirror, colours and blur, each picture its own; the defaults are SimCLR's as OpenCon uses it.
@@ -96,25 +101,25 @@ class ImageViews:
 
     Parameters
     ----------
-    scale
+    scale : tuple of 2 float, default=(0.2, 1.0)
         The crop's share of the area, from and to.
-    aspect
+    aspect : tuple of 2 float, default=(3 / 4, 4 / 3)
         Its width over its height, from and to.
-    flip
+    flip : float, default=0.5
         The chance that a picture is mirrored.
-    jitter
+    jitter : tuple of 4 float, default=(0.4, 0.4, 0.4, 0.1)
         Strengths of brightness, contrast, saturation and hue; the four come in random order.
-    jitter_chance
+    jitter_chance : float, default=0.8
         The chance that a picture is jittered at all.
-    grey
+    grey : float, default=0.2
         The chance that it loses its colours.
-    blur
+    blur : float, default=0.0
         The chance that it is blurred.
-    sigma
+    sigma : tuple of 2 float, default=(0.1, 2.0)
         The width of the blur in pixels, from and to.
-    size
+    size : tuple of 2 int or None, default=None
         Height and width of a view; `None` keeps the picture's own.
-    mean, std
+    mean, std : sequence of float or None, default=None
         What to subtract and divide by in the end, one number a channel; networks trained elsewhere want theirs.
 
     Examples
@@ -164,9 +169,9 @@ class ImageViews:
 
         Parameters
         ----------
-        width
+        width : int, default=32
             Of the pictures, in pixels.
-        **settings
+        **settings : Any
             Any parameter of the class.
 
         Examples
@@ -181,11 +186,39 @@ class ImageViews:
         return self.apply(batch, self.draw(len(batch), generator))
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw random numbers for two views of so many pictures: samples × 2 × numbers."""
+        """Draw random numbers for two views of each picture.
+
+        Parameters
+        ----------
+        count : int
+            Number of pictures.
+        generator : torch.Generator
+            The source.
+
+        Returns
+        -------
+        Tensor of shape (count, 2, numbers)
+            From 0 to 1.
+        """
         return torch.rand((count, 2, _NUMBERS), generator=generator)
 
     def apply(self, batch: Tensor, numbers: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the two views that the numbers stand for."""
+        """Make the two views that the numbers stand for.
+
+        Parameters
+        ----------
+        batch : Tensor of shape (n, channels, height, width)
+            The pictures.
+        numbers : Tensor
+            What `draw` gave.
+        rows : Tensor of shape (n,) or None, default=None
+            Not used.
+
+        Returns
+        -------
+        tuple of 2 Tensor
+            The views.
+        """
         return self.view(batch, numbers[:, 0]), self.view(batch, numbers[:, 1])
 
     def plain(self, batch: Tensor) -> Tensor:
@@ -195,7 +228,20 @@ class ImageViews:
         return self._normalised(_floats(batch))
 
     def view(self, batch: Tensor, numbers: Tensor) -> Tensor:
-        """Return one view of a batch from one set of numbers, samples × numbers."""
+        """Make one view of a batch from one set of numbers.
+
+        Parameters
+        ----------
+        batch : Tensor of shape (n, channels, height, width)
+            The pictures.
+        numbers : Tensor of shape (n, numbers)
+            From 0 to 1.
+
+        Returns
+        -------
+        Tensor of shape (n, channels, size, size)
+            The view.
+        """
         if batch.ndim != 4 or batch.shape[1] not in (1, 3):
             raise InputError(
                 f"pictures of shape {tuple(batch.shape)}: samples × 1 or 3 channels × height × width are needed"
@@ -207,9 +253,21 @@ class ImageViews:
         return torch.cat(views) if views else _floats(batch)
 
     def boxes(self, numbers: Tensor, height: int, width: int) -> Tensor:
-        """Return the crops that the numbers stand for, samples × (top, left, height, width), in whole pixels.
+        """Compute the crops that the numbers stand for, in whole pixels.
 
         The first of ten drawn boxes that fits; else the largest in the middle with an allowed aspect.
+
+        Parameters
+        ----------
+        numbers : Tensor of shape (n, numbers)
+            From 0 to 1.
+        height, width : int
+            Of the pictures.
+
+        Returns
+        -------
+        Tensor of shape (n, 4)
+            Top, left, height and width.
         """
         area = height * width * _between(numbers[:, _AREA:_ASPECT], *self.scale)
         aspect = _between(numbers[:, _ASPECT:_TOP], math.log(self.aspect[0]), math.log(self.aspect[1])).exp()

@@ -33,7 +33,7 @@ FILES = ("guard.offmap", "guarded.onnx", "report.html")
 
 @dataclass(frozen=True)
 class GuardEvidence:
-    """How a guard was made and what it says about inputs that it was not made from.
+    """A guard, how it was made, and its verdicts on inputs that it was not made from.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ from offmap.openworld.extended_network import ExtendedNetwork, linear_module
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how well it agrees with Python.
+    """The files of an export, and how well they agree with Python.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def _deployed_network(deployment: Deployment, example: Any) -> tuple[Network, tu
 def _network(
     model: Any, weights: str | os.PathLike[str] | None, layer: str | None
 ) -> tuple[Network, tuple[str, ...] | None, tuple[int, ...] | None]:
-    """The network, with the names of its classes and the shape of its inputs where the model knows them."""
+    """Return the network, with the names of its classes and the shape of its inputs where the model knows them."""
     if isinstance(model, Network):
         if layer is not None and layer != model.layer:
             raise InputError(f"layer={layer!r}: the network is tapped at {model.layer!r}; make it with that layer")

@@ -22,7 +22,20 @@ LARGEST = 2**31 - 2**26  # bytes of weights; a protobuf file ends at 2 GB, and n
 
 
 def join_graphs(tapped: TappedModel, guard: Any) -> Any:
-    """Put the guard's graph behind the model's, with four outputs; both graphs are used up."""
+    """Append the guard's graph to the model's, with four outputs; both graphs are used up.
+
+    Parameters
+    ----------
+    tapped : TappedModel
+        The model with its features and logits.
+    guard : onnx_ir.Model
+        What `trace_guard` made.
+
+    Returns
+    -------
+    onnx_ir.Model
+        The joined graph.
+    """
     _, ir, _ = import_packages()
     model = tapped.model
     _free_names(model, tapped.logits)
@@ -70,7 +83,21 @@ def _free_names(model: Any, logits: Any) -> None:
 
 
 def add_metadata(model: Any, guard: Detector, tap: str, classes: Sequence[str] | None, version: str) -> None:
-    """Write into the graph what it is: any runtime can read these texts without offmap."""
+    """Write a description into the graph: any runtime can read these texts without offmap.
+
+    Parameters
+    ----------
+    model : onnx_ir.Model
+        Changed in place.
+    guard : Detector
+        The guard.
+    tap : str
+        Where the features are taken.
+    classes : sequence of str or None
+        Class names.
+    version : str
+        Of offmap.
+    """
     calibration = guard.calibration
     assert calibration is not None
     by_class = calibration.classes is not None
@@ -137,7 +164,18 @@ def write_graph(model: Any, path: Path, external_data: bool, verify: Callable[[P
 
 
 def count_weight_bytes(model: Any) -> int:
-    """Count the bytes that the weights of a graph take."""
+    """Count the bytes that the weights of a graph take.
+
+    Parameters
+    ----------
+    model : onnx_ir.Model
+        A graph.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
     tensors = (value.const_value for value in model.graph.initializers.values())
     return sum(int(tensor.nbytes) for tensor in tensors if tensor is not None)
 

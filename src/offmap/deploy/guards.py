@@ -52,7 +52,18 @@ class GuardFormula(nn.Module):
         self.verdicts = VerdictModule(guard.calibration, n_classes)
 
     def score(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Compute the detector's score in float64."""
+        """Compute the detector's score in float64.
+
+        Parameters
+        ----------
+        features, logits : Tensor
+            Of the inputs.
+
+        Returns
+        -------
+        Tensor of shape (n,)
+            The scores.
+        """
         return self.formula(ActivationBatch(features, logits, self.head)).double()
 
     def forward(self, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,7 +78,24 @@ class GuardFormula(nn.Module):
 
 
 def trace_guard(guard: Detector, features: Tensor, logits: Tensor, from_head: bool, opset: int | None) -> Any:
-    """Trace a guard from features and logits to score, p-value and verdict; an `onnx_ir.Model`."""
+    """Trace a guard from features and logits to score, p-value and verdict.
+
+    Parameters
+    ----------
+    guard : Detector
+        Calibrated.
+    features, logits : Tensor
+        Examples of its inputs.
+    from_head : bool
+        Whether logits are computed from features by the head.
+    opset : int or None
+        Version of the ONNX operators.
+
+    Returns
+    -------
+    onnx_ir.Model
+        The graph.
+    """
     formula = GuardFormula(guard, from_head, logits.flatten(1).shape[1]).eval()
     examples = {"features": repeat_single_row(features), "logits": repeat_single_row(logits)}
 
@@ -81,7 +109,12 @@ def trace_guard(guard: Detector, features: Tensor, logits: Tensor, from_head: bo
 
 
 def check_exportable(guard: Detector) -> None:
-    """Refuse a detector that has no threshold, or whose score is no formula of features and logits.
+    """Raise an error for a detector without a threshold, or whose score is no formula of features and logits.
+
+    Parameters
+    ----------
+    guard : Detector
+        Fitted.
 
     Examples
     --------

@@ -25,6 +25,16 @@ Inputs = Any  # an array, or a mapping of arrays and settings by the names of a 
 def as_inputs(example: Any) -> Inputs:
     """Read at most `REAL` inputs as NumPy arrays from an array, a mapping, or a loader of batches.
 
+    Parameters
+    ----------
+    example : Any
+        An array, a mapping of arrays, or an iterable of batches.
+
+    Returns
+    -------
+    ndarray or dict of str to ndarray
+        The inputs.
+
     Examples
     --------
     >>> as_inputs([(np.zeros((2, 3)), "labels of these"), (np.zeros((2, 3)), "and of these")]).shape
@@ -60,7 +70,20 @@ def _arrays(inputs: Any) -> Inputs:
 
 
 def make_declared_inputs(net: Network, seed: int) -> Inputs:
-    """Make noise in the shape that an ONNX file declares for its inputs."""
+    """Make noise in the shape that an ONNX file declares for its inputs.
+
+    Parameters
+    ----------
+    net : Network
+        Read from an ONNX file.
+    seed : int
+        Seed of the noise.
+
+    Returns
+    -------
+    ndarray or dict of str to ndarray
+        The inputs.
+    """
     backend = net.backend
     if isinstance(backend, OnnxBackend):
         graph = backend.model.graph
@@ -80,6 +103,20 @@ def make_declared_inputs(net: Network, seed: int) -> Inputs:
 def make_noise(inputs: Inputs, rows: int, seed: int) -> Inputs:
     """Make Gaussian noise in the shape of some inputs; `None` when any of them does not hold real numbers.
 
+    Parameters
+    ----------
+    inputs : ndarray or dict of str to ndarray
+        They give the shape.
+    rows : int
+        How many inputs to make.
+    seed : int
+        Seed of the noise.
+
+    Returns
+    -------
+    ndarray, dict of str to ndarray or None
+        The noise.
+
     Examples
     --------
     >>> make_noise(np.zeros((1, 3)), rows=2, seed=0).shape
@@ -96,7 +133,20 @@ def make_noise(inputs: Inputs, rows: int, seed: int) -> Inputs:
 
 
 def make_probes(inputs: Inputs, seed: int) -> Iterator[Inputs]:
-    """Yield batches to try: one input alone, the inputs given in batches, and noise."""
+    """Yield batches to try: one input alone, the inputs given in batches, and noise.
+
+    Parameters
+    ----------
+    inputs : ndarray or dict of str to ndarray
+        Real inputs.
+    seed : int
+        Seed of the noise.
+
+    Yields
+    ------
+    ndarray or dict of str to ndarray
+        One batch.
+    """
     yield take_rows(inputs, slice(0, 1))
     size = min(count_inputs(inputs), REAL)
     for start in range(0, size, BATCH):
@@ -107,13 +157,37 @@ def make_probes(inputs: Inputs, seed: int) -> Iterator[Inputs]:
 
 
 def take_rows(inputs: Inputs, rows: slice) -> Inputs:
-    """Take some rows of inputs."""
+    """Take some rows of inputs.
+
+    Parameters
+    ----------
+    inputs : ndarray or dict of str to ndarray
+        The inputs.
+    rows : slice
+        Which.
+
+    Returns
+    -------
+    ndarray or dict of str to ndarray
+        The part.
+    """
     if isinstance(inputs, Mapping):
         return {name: value[rows] if is_array(value) else value for name, value in inputs.items()}
     return inputs[rows]
 
 
 def count_inputs(inputs: Inputs) -> int:
-    """Count the inputs."""
+    """Count the inputs.
+
+    Parameters
+    ----------
+    inputs : ndarray or dict of str to ndarray
+        The inputs.
+
+    Returns
+    -------
+    int
+        How many.
+    """
     array: Array = next(v for v in inputs.values() if is_array(v)) if isinstance(inputs, Mapping) else inputs
     return len(array)

@@ -14,10 +14,11 @@ from offmap.deploy.tracing import OPSET, import_packages, repeat_single_row, tra
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.network.batches import is_array
+from offmap.network.model_outputs import call_model, find_input_rows, find_logits
 from offmap.network.onnx_backend import OnnxBackend
 from offmap.network.preserve import preserve_rng, preserve_state
 from offmap.network.reductions import pool_positions
-from offmap.network.torch_backend import TorchBackend, call_model, find_input_rows, find_logits
+from offmap.network.torch_backend import TorchBackend
 
 INPUT = "input"
 
@@ -40,7 +41,20 @@ class TappedModel:
 
 
 def tap_network(net: Network, inputs: Any) -> TappedModel:
-    """Turn a network into a graph, after it has run on these inputs once."""
+    """Turn a network into a graph, after it has run on these inputs once.
+
+    Parameters
+    ----------
+    net : Network
+        Of torch or from an ONNX file.
+    inputs : Any
+        Examples of its inputs.
+
+    Returns
+    -------
+    TappedModel
+        The graph with features and logits as outputs.
+    """
     backend = net.backend
     return _from_file(backend, inputs) if isinstance(backend, OnnxBackend) else _from_torch(backend, inputs)
 
@@ -48,7 +62,7 @@ def tap_network(net: Network, inputs: Any) -> TappedModel:
 def _from_torch(backend: Any, inputs: Any) -> TappedModel:
     assert isinstance(backend, TorchBackend)
     with preserve_state(backend.models, torch.device("cpu")), preserve_rng(seed=0), torch.no_grad():
-        few = backend.prepared(inputs)
+        few = backend.prepare_inputs(inputs)
         given = dict(few) if isinstance(few, Mapping) else {INPUT: few}
         module = _Watched(backend, given, isinstance(few, Mapping))
         features, logits = module(*module.tensors.values())
@@ -108,7 +122,7 @@ class _Watched(nn.Module):
 
 
 def _picked(given: Tensor, answered: Tensor, logits: Tensor) -> Tensor:
-    """The row of a head's input whose answer became the logits, where the head answers for every token."""
+    """Return the row of a head's input whose answer became the logits, where the head answers for every token."""
     answers, rows = answered.flatten(1, -2), given.flatten(1, -2)
     same = (answers - logits[:, None]).abs().sum(dim=2)
     place = same.argmin(dim=1)[:, None, None].expand(-1, 1, rows.shape[2])
@@ -119,7 +133,7 @@ def _from_file(backend: OnnxBackend, inputs: Any) -> TappedModel:
     _, ir, _ = import_packages()
     where = backend.where
     assert where is not None
-    values = backend.evaluated(inputs, [where.features, where.logits])
+    values = backend.evaluate(inputs, [where.features, where.logits])
     model = ir.from_proto(_modern(backend))
     by_name = {value.name: value for node in model.graph for value in node.outputs}
     by_name |= {value.name: value for value in model.graph.inputs}
@@ -131,7 +145,7 @@ def _from_file(backend: OnnxBackend, inputs: Any) -> TappedModel:
 
 
 def _modern(backend: OnnxBackend) -> Any:
-    """The file's model in an opset that a guard can be drawn in."""
+    """Return the file's model in an opset that a guard can be drawn in."""
     onnx, _, _ = import_packages()
     model = backend.model
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)

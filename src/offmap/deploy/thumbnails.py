@@ -68,9 +68,19 @@ class Thumbnails:
 
 
 def shrink_picture(values: Array) -> Array | None:
-    """Return a small ``uint8`` picture of one input, its own smallest value black and largest white.
+    """Make a small ``uint8`` picture of one input, its own smallest value black and largest white.
 
     `None` when the input is no picture: not two-dimensional, nor with one or three channels first or last.
+
+    Parameters
+    ----------
+    values : ndarray
+        One input.
+
+    Returns
+    -------
+    ndarray of uint8 or None
+        The picture.
 
     Examples
     --------

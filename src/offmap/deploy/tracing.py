@@ -83,7 +83,7 @@ def trace_module(
 
 
 def _without_traces(model: Any) -> Any:
-    """The graph without torch's notes on where in whose source each node came from."""
+    """Return the graph without torch's notes on where in whose source each node came from."""
     for graph in (model.graph, *model.graph.subgraphs()):
         graph.metadata_props.clear()
         for node in graph:
@@ -98,7 +98,18 @@ def _without_traces(model: Any) -> Any:
 
 
 def repeat_single_row(tensor: Tensor) -> Tensor:
-    """Repeat a single row: what torch traces from one row would fit one row only."""
+    """Repeat a single row: what torch traces from one row would fit one row only.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Of any number of rows.
+
+    Returns
+    -------
+    Tensor
+        Of at least two rows.
+    """
     return tensor if len(tensor) > 1 else torch.cat([tensor, tensor])
 
 
@@ -143,7 +154,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The first lines of the error that started it."""
+    """Return the first lines of the error that started it."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -46,7 +46,20 @@ class VerdictModule(nn.Module):
         self.sizes = torch.tensor([len(group) for group in groups])
 
     def forward(self, score: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute p-values in float64, and whether each input is known."""
+        """Compute p-values in float64, and whether each input is known.
+
+        Parameters
+        ----------
+        score : Tensor of shape (n,)
+            Scores.
+        logits : Tensor of shape (n, c)
+            They name the predicted class.
+
+        Returns
+        -------
+        tuple of 2 Tensor of shape (n,)
+            P-values and verdicts.
+        """
         if self.by_class:
             predicted = logits.argmax(dim=1)
             counts, sizes = (self.table[predicted] <= score[:, None]).sum(dim=1), self.sizes[predicted]

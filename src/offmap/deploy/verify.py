@@ -30,14 +30,29 @@ class Reference:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How many inputs were compared, and the largest difference of scores in units of their size."""
+    """The number of inputs compared, and the largest difference of scores in units of their size."""
 
     inputs: int
     difference: float
 
 
 def collect_references(net: Network, guard: Detector, batches: Iterable[Any]) -> list[Reference]:
-    """Run the Python path over some batches."""
+    """Run the Python path over some batches.
+
+    Parameters
+    ----------
+    net : Network
+        Gives the activations.
+    guard : Detector
+        Gives the verdicts.
+    batches : iterable
+        Of inputs.
+
+    Returns
+    -------
+    list of Reference
+        One per batch.
+    """
     found = []
     for batch in batches:
         acts = net(batch)
@@ -46,10 +61,31 @@ def collect_references(net: Network, guard: Detector, batches: Iterable[Any]) ->
 
 
 def check_agreement(path: Path, guard: Detector, expected: list[Reference], tolerance: float) -> Agreement:
-    """Run a graph on every batch and compare; a `VerificationError` says what differs.
+    """Run a graph on every batch and compare it with Python.
 
     Scores may differ by `tolerance` times their size, which is the score itself or the spread of the calibration
     scores, whichever is larger. Verdicts must be the same, and p-values those of a score that near.
+
+    Parameters
+    ----------
+    path : Path
+        The graph.
+    guard : Detector
+        The guard in it.
+    expected : list of Reference
+        What `collect_references` found.
+    tolerance : float
+        Of scores, relative.
+
+    Returns
+    -------
+    Agreement
+        How well they agree.
+
+    Raises
+    ------
+    VerificationError
+        With what differs.
     """
     assert guard.calibration is not None
     calibration = guard.calibration.scores
@@ -73,7 +109,18 @@ def check_agreement(path: Path, guard: Detector, expected: list[Reference], tole
 
 
 def open_session(path: Path) -> Any:
-    """Open a graph file in ONNX Runtime on the CPU."""
+    """Open a graph file in ONNX Runtime on the CPU.
+
+    Parameters
+    ----------
+    path : Path
+        The graph.
+
+    Returns
+    -------
+    onnxruntime.InferenceSession
+        Ready to run.
+    """
     _, _, runtime = import_packages()
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # of its remarks on a graph only errors are of use here

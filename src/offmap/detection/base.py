@@ -33,9 +33,18 @@ Statistics = dict[str, Any]
 
 @dataclass(frozen=True)
 class Context:
-    """What is known when statistics are solved: the network's head and the shapers before this component.
+    """The network's head and the shapers before a component, when its statistics are solved.
 
     `shapers` is a short text that changes with any of these shapers or their state, empty when there are none.
+
+    Parameters
+    ----------
+    head : TensorHead or None
+        The network's last linear layer, where it is known.
+    shape : callable
+        Applies the shapers before the component to a batch.
+    shapers : str, default=""
+        A short text that changes with any of these shapers or their state; empty when there are none.
     """
 
     head: TensorHead | None
@@ -79,16 +88,38 @@ class Component:
         self.check()
 
     def check(self) -> None:
-        """Refuse parameters that make no sense, with a sentence."""
+        """Raise an `InputError` for parameters that make no sense."""
 
     def require(self, holds: bool, field: str, rule: str) -> None:
-        """Raise ``name(field=value): rule`` unless it holds; a value of ``auto`` is decided later."""
+        """Raise ``name(field=value): rule`` unless it holds; a value of ``auto`` is decided later.
+
+        Parameters
+        ----------
+        holds : bool
+            Whether the rule holds.
+        field : str
+            Name of the parameter.
+        rule : str
+            The rule, as a clause.
+        """
         value = getattr(self, field)
         if value != AUTO and not holds:
             raise InputError(f"{self.name}({field}={value!r}): {rule}")
 
     def number(self, field: str, low: float, high: float, rule: str, open_low: bool = False) -> None:
-        """Require a number between two bounds."""
+        """Raise an `InputError` unless a parameter is a number between two bounds.
+
+        Parameters
+        ----------
+        field : str
+            Name of the parameter.
+        low, high : float
+            The bounds; `high` is included.
+        rule : str
+            The rule, as a clause.
+        open_low : bool, default=False
+            Whether `low` itself is excluded.
+        """
         value = getattr(self, field)
         if value == AUTO:
             return
@@ -97,14 +128,35 @@ class Component:
         self.require((low < value if open_low else low <= value) and value <= high, field, rule)
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """New, empty statistics; none when there is nothing to fit."""
+        """Return new, empty statistics; none when there is nothing to fit."""
         return {}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
-        """Show a block to the statistics."""
+        """Add a batch to the statistics.
+
+        Parameters
+        ----------
+        statistics : dict of str to Statistic
+            What `statistics` returned; changed in place.
+        block : ActivationBatch
+            Activations of known inputs.
+        """
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """From statistics to the tensors that scoring reads."""
+        """Compute the tensors that scoring reads from the statistics.
+
+        Parameters
+        ----------
+        statistics : dict of str to Statistic
+            After all known inputs were added.
+        context : Context
+            The head and the shapers before this component.
+
+        Returns
+        -------
+        dict of str to Tensor
+            The fitted state, as it is saved.
+        """
         return {}
 
     def statistics_key(self) -> Hashable:
@@ -116,11 +168,24 @@ class Component:
         return self
 
     def prepare(self, state: State) -> Any:
-        """From those tensors to what scoring uses, once; by default the tensors themselves."""
+        """Turn the fitted tensors into what scoring uses; by default the tensors themselves."""
         return state
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
-        """What must be asked of the network beyond features and logits, before fitting (no state) and after."""
+        """List what must be asked of the network beyond features and logits.
+
+        Parameters
+        ----------
+        state : dict of str to Tensor or None
+            The fitted state; `None` before fitting.
+        shape : callable
+            Applies the shapers before this component to a batch.
+
+        Returns
+        -------
+        tuple of Request
+            The extra passes or layers.
+        """
         return ()
 
     @property
@@ -129,15 +194,41 @@ class Component:
         return False
 
     def view(self, block: ActivationBatch, state: State) -> ActivationBatch:
-        """The block as the pass that this method asked for saw it; by default the plain pass."""
+        """Return the batch as the extra pass that this method asked for saw it; by default the plain pass.
+
+        Parameters
+        ----------
+        block : ActivationBatch
+            With the outputs of the extra pass.
+        state : dict of str to Tensor
+            The fitted state.
+
+        Returns
+        -------
+        ActivationBatch
+            Features and logits of that pass.
+        """
         return block
 
     def choices(self, field: str, n_known: int) -> tuple[Any, ...]:
-        """The values that ``auto`` tries for a parameter, given how many known inputs there are."""
+        """List the values that ``auto`` tries for a parameter.
+
+        Parameters
+        ----------
+        field : str
+            Name of the parameter.
+        n_known : int
+            Number of known inputs.
+
+        Returns
+        -------
+        tuple
+            The values.
+        """
         return self.grid[field]
 
     def text_arguments(self) -> dict[str, Any]:
-        """The parameters that the text form prints: the shown ones, and others that differ from their defaults."""
+        """Return the parameters that the text form prints: shown ones, and others that differ from their defaults."""
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -157,7 +248,20 @@ class Shaper(Component):
     shapes: ClassVar[str] = "features"
 
     def shape(self, block: ActivationBatch, ready: Any) -> ActivationBatch:
-        """The changed block."""
+        """Change a batch.
+
+        Parameters
+        ----------
+        block : ActivationBatch
+            Activations of some inputs.
+        ready : Any
+            What `prepare` returned.
+
+        Returns
+        -------
+        ActivationBatch
+            A changed copy.
+        """
         return block
 
     def __or__(self, other: Component | Detector) -> Any:
@@ -173,14 +277,37 @@ class Score(Component):
     """Whether adding a constant to all logits leaves the score as it is; `None` where the score reads no logits."""
 
     def score(self, block: ActivationBatch, ready: Any) -> Tensor:
-        """One number per input."""
+        """Score a batch, higher means known.
+
+        Parameters
+        ----------
+        block : ActivationBatch
+            Activations of some inputs.
+        ready : Any
+            What `prepare` returned.
+
+        Returns
+        -------
+        Tensor of shape (n,)
+            One number per input.
+        """
         raise NotImplementedError
 
     def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
-        """`score` as a function of tensor operations alone, from which `offmap.export` draws a graph.
+        """Return `score` as a function of tensor operations alone, from which `offmap.export` draws a graph.
 
         By default `score` itself. A method that scores with something else, such as a bank or scikit-learn, says here
         how tensors do it.
+
+        Parameters
+        ----------
+        state : dict of str to Tensor
+            The fitted state.
+
+        Returns
+        -------
+        callable
+            From a batch to one number per input.
         """
         ready = self.prepare(state)
         return lambda block: self.score(block, ready)
@@ -232,7 +359,18 @@ class Chain:
 
 
 def digest(state: State) -> str:
-    """A short text that changes with any of the tensors."""
+    """Compute a short text that changes with any of the tensors.
+
+    Parameters
+    ----------
+    state : dict of str to Tensor
+        The tensors by name.
+
+    Returns
+    -------
+    str
+        Twelve hexadecimal characters.
+    """
     hashed = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         hashed.update(name.encode())

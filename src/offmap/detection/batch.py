@@ -25,11 +25,24 @@ class TensorHead:
 
     @classmethod
     def of(cls, head: Head, device: str | torch.device = "cpu") -> TensorHead:
-        """A head's weights, on a device."""
+        """Put a head's weights on a device.
+
+        Parameters
+        ----------
+        head : Head
+            The network's last linear layer.
+        device : str or torch.device, default="cpu"
+            Where to put them.
+
+        Returns
+        -------
+        TensorHead
+            The head as tensors.
+        """
         return cls(torch.from_numpy(head.weight).to(device), torch.from_numpy(head.bias).to(device))
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The logits of these features."""
+        """Return the logits of these features."""
         return torch.addmm(self.bias, features, self.weight.T)
 
 
@@ -51,17 +64,17 @@ class ActivationBatch:
         device: str | torch.device = "cpu",
         extras: tuple[str, ...] = (),
     ) -> ActivationBatch:
-        """Tensors of a block of activations, checked to be finite.
+        """Return tensors of a block of activations, checked to be finite.
 
         Parameters
         ----------
-        acts
+        acts : Activations
             The activations; `head` takes the place of theirs when given.
-        head
+        head : TensorHead or None, default=None
             The head that the detector was fitted with.
-        device
+        device : str or torch.device, default="cpu"
             Where the tensors go.
-        extras
+        extras : tuple of str, default=()
             Which of the extras to bring along.
         """
         given = acts.given_logits
@@ -115,13 +128,13 @@ class ActivationBatch:
         return self.head(self.features)
 
     def require_head(self) -> TensorHead:
-        """The head, or an error that says how to give one."""
+        """Return the head, or an error that says how to give one."""
         if self.head is None:
             raise MissingError("the head's weights are needed: pass head=offmap.Head(weight, bias) to Activations")
         return self.head
 
     def extra(self, name: str) -> Tensor:
-        """An extra by name, or an error that names the call that makes it."""
+        """Return an extra by name, or an error that names the call that makes it."""
         if name not in self.extras:
             raise MissingError(
                 f"the activations lack {name!r}; make them with net.extract(loader, requirements=detector.requirements)"
@@ -129,19 +142,30 @@ class ActivationBatch:
         return self.extras[name]
 
     def with_features(self, features: Tensor) -> ActivationBatch:
-        """The block with other features; given logits no longer hold, they follow from the head when asked for."""
+        """Replace the features; logits are then computed from the head when asked for."""
         return replace(self, given_features=features, given_logits=None)
 
     def with_head(self, weight: Tensor, bias: Tensor) -> ActivationBatch:
-        """The block seen through another head."""
+        """Replace the head; the logits are computed from it again.
+
+        Parameters
+        ----------
+        weight, bias : Tensor
+            Of the new head.
+
+        Returns
+        -------
+        ActivationBatch
+            A copy.
+        """
         return replace(self, head=TensorHead(weight, bias), given_logits=None)
 
     def with_logits(self, logits: Tensor) -> ActivationBatch:
-        """The block with other logits over the same features."""
+        """Return the block with other logits over the same features."""
         return replace(self, given_logits=logits)
 
     def seen_in(self, request: Request) -> ActivationBatch:
-        """The block as another pass of the network saw it, one that gives features and logits."""
+        """Return the block as another pass of the network saw it, one that gives features and logits."""
         features, logits = request.outputs
         return replace(self, given_features=self.extra(features), given_logits=self.extra(logits))
 

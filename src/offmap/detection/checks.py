@@ -22,7 +22,18 @@ _WAYS_OUT = {
 
 
 def check_chain(components: Sequence[Component]) -> None:
-    """Refuse a chain of components of which some would do nothing, with a sentence that says why."""
+    """Raise an `InputError` for a chain of components of which some would do nothing.
+
+    Parameters
+    ----------
+    components : sequence of Component
+        Shapers, then one score.
+
+    Raises
+    ------
+    InputError
+        With the reason, and a chain that would work.
+    """
     text = "|".join(map(repr, components))
     if not components or not isinstance(components[-1], Score):
         example = f"{text}|energy" if text else "react(90)|energy"
@@ -47,8 +58,21 @@ def check_chain(components: Sequence[Component]) -> None:
             raise InputError(f"{text}: {before} and {after} each ask for a pass of their own; keep one of them")
 
 
-def required(chains: Iterable[Sequence[Component]], fitting: bool) -> dict[str, Component]:
-    """List which of features, logits, head and labels must be there, each with a component that reads it."""
+def list_required(chains: Iterable[Sequence[Component]], fitting: bool) -> dict[str, Component]:
+    """List which of features, logits, head and labels must be there, each with a component that reads it.
+
+    Parameters
+    ----------
+    chains : iterable of sequence of Component
+        The components of each term.
+    fitting : bool
+        Whether for fitting rather than for scoring.
+
+    Returns
+    -------
+    dict of str to Component
+        By the name of what is read.
+    """
     needed: dict[str, Component] = {}
     for chain in chains:
         for component in chain:
@@ -60,8 +84,23 @@ def required(chains: Iterable[Sequence[Component]], fitting: bool) -> dict[str, 
 
 
 def missing_input(chains: Iterable[Sequence[Component]], acts: Activations, fitting: bool) -> str | None:
-    """Name the first thing these components read that the activations lack; `None` when they lack nothing."""
-    return next((word for word in required(chains, fitting) if not _present(acts, acts.head)[word]), None)
+    """Name the first thing these components read that the activations lack; `None` when they lack nothing.
+
+    Parameters
+    ----------
+    chains : iterable of sequence of Component
+        The components of each term.
+    acts : Activations
+        What there is.
+    fitting : bool
+        Whether for fitting rather than for scoring.
+
+    Returns
+    -------
+    str or None
+        ``"features"``, ``"logits"``, ``"head"``, ``"labels"`` or `None`.
+    """
+    return next((word for word in list_required(chains, fitting) if not _present(acts, acts.head)[word]), None)
 
 
 def _present(acts: Activations, head: Head | None) -> dict[str, bool]:
@@ -75,8 +114,25 @@ def _present(acts: Activations, head: Head | None) -> dict[str, bool]:
 
 
 def check_input(chains: Iterable[Sequence[Component]], acts: Activations, head: Head | None, fitting: bool) -> None:
-    """Refuse activations that lack what these components read, with the way to give it."""
-    needed = required(chains, fitting)
+    """Raise an error for activations that lack what these components read.
+
+    Parameters
+    ----------
+    chains : iterable of sequence of Component
+        The components of each term.
+    acts : Activations
+        What there is.
+    head : Head or None
+        A head from fitting, used where the activations have none.
+    fitting : bool
+        Whether for fitting rather than for scoring.
+
+    Raises
+    ------
+    MissingError
+        With the way to give what is missing.
+    """
+    needed = list_required(chains, fitting)
     there = _present(acts, head)
     for word, component in needed.items():
         if not there[word]:
@@ -92,7 +148,18 @@ def check_input(chains: Iterable[Sequence[Component]], acts: Activations, head: 
 
 
 def same_head(one: Head | None, other: Head | None) -> bool:
-    """Whether two heads are the same numbers; none is like none only."""
+    """Return `True` if two heads have the same numbers, or neither exists.
+
+    Parameters
+    ----------
+    one, other : Head or None
+        The heads.
+
+    Returns
+    -------
+    bool
+        Whether they are equal.
+    """
     if one is other or one is None or other is None:
         return one is other
     return np.array_equal(one.weight, other.weight) and np.array_equal(one.bias, other.bias)

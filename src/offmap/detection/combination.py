@@ -12,6 +12,7 @@ dependence between the terms.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from offmap.detection.formulas import count_at_most, fill_rows
+from offmap.errors import InputError, OffmapWarning
 from offmap.typing import Array
 
 LIMIT = 1e12  # a standardised score beyond it counts as it, so that infinities of two signs do not make NaN
@@ -169,6 +171,55 @@ def fit_combination(scores: Sequence[Array], combine: str) -> dict[str, Tensor]:
         state["scores"] = torch.from_numpy(ordered)
         if COMBINATIONS[combine].tailed:
             state["tail"] = torch.tensor([exponential_tail(each) for each in ordered], dtype=torch.float64)
+    return state
+
+
+def standardize_terms(scores: Sequence[Array], chains: Sequence[str], combine: str, plan: str) -> dict[str, Tensor]:
+    """Learn how to combine the terms of a plan, and check that their scores can be combined.
+
+    Parameters
+    ----------
+    scores : sequence of arrays of shape (n,)
+        One array per term, on held-out known inputs.
+    chains : sequence of str
+        The text form of each term, for messages.
+    combine : str
+        A name in `COMBINATIONS`.
+    plan : str
+        The text form of the whole, for messages.
+
+    Returns
+    -------
+    dict of Tensor
+        As from `fit_combination`.
+
+    Raises
+    ------
+    InputError
+        If a term gives no number for some inputs, or no term varies.
+
+    Warns
+    -----
+    OffmapWarning
+        If some terms do not vary; they are left out of the combination.
+    """
+    for chain, found in zip(chains, scores, strict=True):
+        if np.isnan(found).any():
+            raise InputError(f"{chain} gives no number for some held-out inputs; leave it out of the sum")
+    state = fit_combination(scores, combine)
+    constant = [chain for chain, scale in zip(chains, state["scale"].tolist(), strict=True) if scale == 0]
+    if len(constant) == len(chains):
+        raise InputError(
+            f"{plan}: none of its scores varies over the {len(scores[0])} held-out known inputs, so that they "
+            "have no scale to be added on; fit on more inputs, or give held-out ones with fit(known, val=...)"
+        )
+    if constant:
+        warnings.warn(
+            f"{', '.join(constant)}: the same for all held-out known inputs, so there is no scale to add it on; "
+            f"left out of {plan}",
+            OffmapWarning,
+            stacklevel=3,
+        )
     return state
 
 

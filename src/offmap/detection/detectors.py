@@ -1,11 +1,10 @@
-"""`Detector`: shapers and a score, or a sum of such, fitted on known inputs, with a threshold. What users hold."""
+"""`Detector`: shapers and a score, or a sum of such, fitted on known inputs, with a threshold."""
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Self
 
@@ -13,25 +12,23 @@ import numpy as np
 import torch
 
 from offmap import store
-from offmap.activations import Activations, Head
+from offmap.activations import Activations
 from offmap.detection import files
-from offmap.detection.auto import Auto, Trials, choose_sum
-from offmap.detection.base import AUTO, Component, Score, State
+from offmap.detection.auto import Trials
+from offmap.detection.base import Component, Score
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.calibration import Calibration, Verdicts
-from offmap.detection.checks import check_chain, check_input, required
-from offmap.detection.fitting import Fitting
+from offmap.detection.plan_fitter import PlanFitter, as_activations
 from offmap.detection.spec import parse
 from offmap.detection.terms import Plan, Term
 from offmap.errors import InputError, MissingError, NotFittedError, OffmapWarning, StoreError
-from offmap.extra_passes import Requirements
 from offmap.typing import Array
 
 KIND = "detector"
 
 
-class Detector:
-    """Says how well an input is known: a score behind shapers, or a sum of such, fitted on known inputs.
+class Detector(PlanFitter):
+    """A score behind shapers, or a sum of such, fitted on known inputs; higher scores mean known.
 
     Made by `offmap.detector("react(90)|energy")` or by composing classes: ``ReAct(90) | Energy()``,
     ``0.5 * KNN(10) + Energy()``. In Python ``+`` binds before ``|``, unlike in the text form: write
@@ -54,28 +51,9 @@ class Detector:
     array([False])
     """
 
-    def __init__(self, layout: Sequence[Component] | Plan) -> None:
-        self._lay_out(layout if isinstance(layout, Plan) else Plan.of(layout))
-
-    def _lay_out(self, plan: Plan) -> None:
-        """Take a plan that makes sense, and forget everything that was learnt."""
-        self.spec = plan
-        parts = [component for chain in self.spec.chains for component in chain]
-        if len(parts) > 1 and any(isinstance(component, Auto) for component in parts):
-            raise InputError(f"{self.spec}: auto chooses a whole sum, with its shapers; write it by itself")
-        for chain in self.spec.chains:
-            check_chain(chain)
-        self._reset()
-
     def _reset(self) -> None:
-        """Forget everything that was learnt."""
-        self.plan = self.spec  # the same, with every `auto` decided
-        self.fitting: Fitting | None = None  # once it has seen anything
+        super()._reset()
         self.calibration: Calibration | None = None
-        self.trials = Trials()
-
-    def __repr__(self) -> str:
-        return repr(self.spec)
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -86,11 +64,6 @@ class Detector:
     def terms(self) -> tuple[Term, ...]:
         """The summands, one for a single score."""
         return self.spec.terms
-
-    @property
-    def chosen(self) -> str:
-        """The text form with every ``auto`` replaced by what was chosen."""
-        return repr(self.plan)
 
     def __add__(self, other: Any) -> Detector:
         """Add a score or another detector; the result is not fitted."""
@@ -118,6 +91,16 @@ class Detector:
     def behind(self, shapers: Sequence[Component]) -> Detector:
         """Put shapers before every term; the result is not fitted.
 
+        Parameters
+        ----------
+        shapers : sequence of Component
+            In the order in which they are applied.
+
+        Returns
+        -------
+        Detector
+            A new one.
+
         Examples
         --------
         >>> from offmap import Energy, MSP, ReAct
@@ -130,6 +113,16 @@ class Detector:
         """Give all parameters, named ``component__parameter``.
 
         Of a method used twice, ``react-1__…`` and ``react-2__…``; of a sum also ``weights`` and ``combine``.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Not used; there so that scikit-learn's tools can call it.
+
+        Returns
+        -------
+        dict of str to Any
+            The values by name.
         """
         of_sum = {"weights": self.spec.weights, "combine": self.spec.combine} if self.spec.is_sum else {}
         return of_sum | {
@@ -140,6 +133,16 @@ class Detector:
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters by the names that `get_params` gives; what was fitted is forgotten.
+
+        Parameters
+        ----------
+        **params : Any
+            Values by name.
+
+        Returns
+        -------
+        Detector
+            Itself, not fitted.
 
         Examples
         --------
@@ -183,220 +186,27 @@ class Detector:
         """Give scikit-learn a detector that is not fitted, with the same text form."""
         return Detector(self.spec)
 
-    @property
-    def states(self) -> list[State | None]:
-        """The fitted tensors of each component; `None` for one that is not fitted yet."""
-        return [None for _ in self.plan.components] if self.fitting is None else self.fitting.states
-
-    @property
-    def head(self) -> Head | None:
-        """The head of the network that it was fitted on."""
-        return None if self.fitting is None else self.fitting.head
-
-    @property
-    def n_classes(self) -> int | None:
-        """How many classes that network knows."""
-        return None if self.fitting is None else self.fitting.n_classes
-
-    @property
-    def requirements(self) -> Requirements:
-        """What it reads: for fitting before it is fitted, for scoring afterwards. Pass it to `Network.extract`."""
-        if (auto := self._auto) is not None:
-            return auto.requirements
-        wanted = required(self.plan.chains, fitting=not self.is_fitted)
-        found = Requirements(
-            "features" in wanted,
-            "logits" in wanted,
-            "head" in wanted,
-            "labels" in wanted,
-            (self.fitting or Fitting(self.plan)).requests(),
-        )
-        if self.fitting is None:
-            # With nothing to fit, a score can ask for its pass at once; behind shapers it needs the head that fit()
-            # brings.
-            for chain in self.plan.chains:
-                if len(chain) == 1 and not chain[0].fits:
-                    fitting = Fitting(Plan.of(chain))
-                    fitting.solve()
-                    found |= Requirements(extras=fitting.requests())
-        return found | Requirements()
-
-    @property
-    def _fits(self) -> bool:
-        """Whether anything must be given before scoring, be it only the head."""
-        return self.plan.is_sum or any(component.fits for component in self.plan.components)
-
-    @property
-    def _learns(self) -> bool:
-        """Whether anything is learnt from inputs."""
-        return self.plan.is_sum or any(component.statistics() for component in self.plan.components)
-
-    @property
-    def _has_auto(self) -> bool:
-        return self._auto is not None or any(AUTO in asdict(component).values() for component in self.plan.components)
-
-    @property
-    def _auto(self) -> Auto | None:
-        """The `Auto` that stands for the whole sum until it is chosen."""
-        return next((component for component in self.plan.components if isinstance(component, Auto)), None)
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether it can score."""
-        return self.fitting is not None and self.fitting.is_done
-
-    def fit(
-        self, known: Any, y: Any = None, *, val: Any = None, outliers: Any = None, device: str | torch.device = "cpu"
-    ) -> Self:
-        """Fit on activations of known inputs, reading them in blocks, as often as exactness takes.
+    def score(self, acts: Any, device: str | torch.device = "cpu") -> Array:
+        """Score inputs: one number each, higher means known.
 
         Parameters
         ----------
-        known : Activations or array
-            Of inputs that the network was trained on; an array is taken as features.
-        y : array of shape (n_inputs,), optional
-            The class of each row of an array, as numbers or names. Labels of `Activations` belong to them instead.
-        val : Activations or array, optional
-            Of held-out known inputs, on which the terms of a sum are standardised; by default on a tenth of `known`
-            that is set aside by a seeded hash. ``auto``, as a detector or as a parameter, is chosen on them too; by
-            default on a fifth of the known inputs.
-        outliers : Activations or array, optional
-            Such as noise (`Network.noise`), on which parameters given as ``auto`` are chosen instead of pseudo-unknown
-            inputs; never the inputs you report on.
+        acts : Activations or array
+            The inputs; an array is taken as features.
         device : str or torch.device, default="cpu"
             Where to compute.
 
         Returns
         -------
-        Detector
-            Itself.
-        """
-        acts, held_out = self._read_known(known, y), None if val is None else as_activations(val)
-        if len(acts) == 0:
-            raise InputError(f"{self}.fit: no inputs; fit on at least one")
-        self._reset()
-        if self._has_auto:
-            self._choose(acts, held_out, None if outliers is None else as_activations(outliers), device)
-        if self.plan.is_sum and held_out is not None and len(held_out) == 0:
-            raise InputError(f"{self}.fit: val holds no inputs; give at least one, or leave it out")
-        fitting = self._begin(acts, hold_out=held_out is None)
-        for _ in self.readings():
-            for part in acts.blocks():
-                fitting.show(part, device)
-        if self.plan.is_sum and held_out is not None:
-            self._check_input(held_out, fitting=False)
-            fitting.standardize(held_out, device)
-        return self
+        ndarray of float64 of shape (n_inputs,)
+            The scores.
 
-    def _read_known(self, known: Any, y: Any) -> Activations:
-        if y is None:
-            return as_activations(known)
-        if isinstance(known, Activations) or isinstance(y, Activations) or np.ndim(y) != 1:
-            raise InputError(
-                f"{self}.fit(known, y): y holds one class per row of an array; labels of activations belong to them, "
-                "offmap.Activations(features, labels=y); held-out known inputs are given by name, fit(known, val=...)"
-            )
-        return Activations(known, labels=np.unique(np.asarray(y), return_inverse=True)[1])
-
-    def _choose(
-        self, known: Activations, val: Activations | None, outliers: Activations | None, device: str | torch.device
-    ) -> None:
-        """Choose the whole sum, or what is given as auto in each term as if it were the only one."""
-        if (auto := self._auto) is not None:
-            self.plan, self.trials = choose_sum(auto, known, val, device)
-            return
-        from offmap.detection.selection import choose
-
-        terms, tried = [], Trials()
-        for term in self.spec.terms:
-            components, trials = choose(term.components, known, val, outliers, device)
-            terms.append(Term(components, term.weight))
-            tried += trials
-        self.plan, self.trials = Plan(tuple(terms), self.spec.combine), tried
-
-    def _begin(self, acts: Activations, hold_out: bool = True) -> Fitting:
-        self._check_input(acts, fitting=True)
-        self.fitting = Fitting.of(self.plan, acts, hold_out)
-        return self.fitting
-
-    def readings(self) -> Iterator[Requirements]:
-        """Go through the readings of the data that fitting takes, one after the other.
-
-        In the body of the loop, show it the whole data once with `update`, or merge copies of it that were shown parts
-        of the data. What a reading was enough for is solved when the next begins.
-
-        Yields
+        Raises
         ------
-        Requirements
-            What the detector reads this time; pass it to `Network.extract`.
-
-        Examples
-        --------
-        >>> import numpy as np, offmap
-        >>> blocks = np.random.default_rng(0).random((10, 50, 4))
-        >>> made = offmap.detector("react(90)|knn(5)")
-        >>> for requirements in made.readings():
-        ...     for block in blocks:
-        ...         _ = made.update(block)
-        >>> made.is_fitted
-        True
-        """
-        while self.fitting is None or self.fitting.needs_reading:
-            yield self.requirements
-            if self.fitting is not None and self.fitting.begin_second_pass():
-                yield self.requirements
-            self.finalize()
-
-    def update(self, block: Any, device: str | torch.device = "cpu") -> Self:
-        """Show it a block of known inputs; call `finalize` after the last one.
-
-        A detector whose score is fitted on what a fitted shaper makes of the data, such as ``react(90)|mahalanobis``,
-        is not fitted after that (see `is_fitted`): show it all blocks once more and finalize again. `readings` says how
-        often, and makes percentiles exact.
-        """
-        acts = as_activations(block)
-        if self._has_auto:
-            raise InputError(_needs_data(self))
-        if len(acts) == 0:
-            return self
-        if self.is_fitted and self._learns:
-            raise InputError(f"{self}: already finalized; start anew with offmap.detector('{self}')")
-        fitting = self._begin(acts) if self.fitting is None else self.fitting
-        self._check_input(acts, fitting=True)
-        fitting.show(acts, device)
-        return self
-
-    def merge(self, other: Detector) -> Self:
-        """Take in what another detector of the same kind was shown, as if it had been shown here."""
-        if other.plan != self.plan:
-            raise InputError(f"{other.chosen} cannot be merged into {self.chosen}: both must have the same text form")
-        if self.is_fitted or other.is_fitted:
-            if self._learns:
-                raise InputError("merge before finalize: a fitted detector no longer has its statistics")
-            self.fitting = self.fitting or copy.deepcopy(other.fitting)
-        elif self.fitting is None:
-            self.fitting = copy.deepcopy(other.fitting)
-        elif other.fitting is not None:
-            self.fitting.merge(other.fitting)
-        return self
-
-    def finalize(self) -> Self:
-        """End a reading of the data: solve all that it was enough for."""
-        if self._fits and not self.is_fitted and (self.fitting is None or not self.fitting.shown):
-            raise NotFittedError(f"{self}: nothing was seen; call update(block) before finalize()")
-        self.fitting = self.fitting or Fitting(self.plan)
-        self.fitting.end_reading()
-        return self
-
-    def score(self, acts: Any, device: str | torch.device = "cpu") -> Array:
-        """How well each input is known: one number per input, higher = known.
-
-        Parameters
-        ----------
-        acts
-            Activations (or an array of features).
-        device
-            Where to compute.
+        NotFittedError
+            Before it is fitted.
+        InputError
+            If the score of an input is not a number.
         """
         inputs, fitting = as_activations(acts), self.fitted
         extras = tuple(name for request in fitting.requests() for name in request.outputs)
@@ -425,9 +235,21 @@ class Detector:
         return list(np.concatenate([np.empty((0, len(numbers))), *parts]).T)
 
     def predict_classes(self, acts: Any, device: str | torch.device = "cpu") -> Array:
-        """Predict the class with the largest logit after shaping: what the network would answer if it were shaped too.
+        """Predict the class of each input from the shaped logits.
 
-        Of a sum whose terms are shaped differently, what the network itself answers.
+        Of a sum whose terms are shaped differently, from the logits of the network as they are.
+
+        Parameters
+        ----------
+        acts : Activations or array
+            The inputs; an array is taken as features.
+        device : str or torch.device, default="cpu"
+            Where to compute.
+
+        Returns
+        -------
+        ndarray of int64 of shape (n_inputs,)
+            The class with the largest logit.
         """
         inputs, fitting = as_activations(acts), self.fitted
         found = self._map(lambda batch: fitting.shape(batch).logits.argmax(dim=1), inputs, device)
@@ -455,14 +277,19 @@ class Detector:
 
         Parameters
         ----------
-        id_acts
-            Activations of known inputs that were not used for fitting.
-        tpr
+        id_acts : Activations or array
+            Known inputs that were not used for fitting.
+        tpr : float, default=0.95
             The share of known inputs to accept.
-        by_class
-            Keep the promise within every predicted class, not only on average (Mondrian).
-        device
+        by_class : bool, default=False
+            Whether the guarantee holds within every predicted class, not only on average (Mondrian).
+        device : str or torch.device, default="cpu"
             Where to compute.
+
+        Returns
+        -------
+        Detector
+            Itself, calibrated.
         """
         acts = as_activations(id_acts)
         classes = self._predicted(acts) if by_class else None
@@ -483,17 +310,27 @@ class Detector:
         return self._calibrated().threshold
 
     def verdicts(self, acts: Any, fdr: float | None = None, device: str | torch.device = "cpu") -> Verdicts:
-        """Score, p-value and known or unknown for each input.
+        """Give score, p-value and known or unknown for each input.
 
         Parameters
         ----------
-        acts
-            Activations (or an array of features).
-        fdr
-            For a batch judged together: keep the share of known inputs among those flagged at most this
-            (Benjamini-Hochberg), instead of the threshold.
-        device
+        acts : Activations or array
+            The inputs; an array is taken as features.
+        fdr : float or None, default=None
+            For a batch judged together: keep the expected share of known inputs among those flagged at most this
+            (Benjamini-Hochberg), instead of using the threshold.
+        device : str or torch.device, default="cpu"
             Where to compute.
+
+        Returns
+        -------
+        Verdicts
+            One verdict per input.
+
+        Raises
+        ------
+        NotFittedError
+            Before `calibrate`.
         """
         calibration = self._calibrated()
         inputs = as_activations(acts)
@@ -504,7 +341,18 @@ class Detector:
     __call__ = verdicts
 
     def predict(self, acts: Any) -> Array:
-        """1 for known, -1 for unknown, as scikit-learn's outlier detectors say it."""
+        """Predict 1 for known and -1 for unknown inputs, like scikit-learn's outlier detectors.
+
+        Parameters
+        ----------
+        acts : Activations or array
+            The inputs; an array is taken as features.
+
+        Returns
+        -------
+        ndarray of int of shape (n_inputs,)
+            1 or -1.
+        """
         return np.where(self.verdicts(acts).known, 1, -1)
 
     def _calibrated(self) -> Calibration:
@@ -523,6 +371,11 @@ class Detector:
         """Write one safe file: parameters, fitted tensors, threshold. `offmap.load` gives the detector back.
 
         A detector that is still being shown data is saved with its statistics, to be merged elsewhere.
+
+        Parameters
+        ----------
+        path : str or path
+            The file to write.
         """
         fitting, calibration = self.fitting, self.calibration
         config = {
@@ -537,7 +390,7 @@ class Detector:
 
     @classmethod
     def restore(cls, stored: store.Stored) -> Detector:
-        """The detector in a file that `offmap.load` has read."""
+        """Make the detector of a file that `offmap.load` has read."""
         config = stored.config
         try:
             detector = cls(parse(config["spec"]))
@@ -548,28 +401,6 @@ class Detector:
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise StoreError(f"not a whole detector of this version of offmap ({error!r})") from error
         return detector
-
-    @property
-    def fitted(self) -> Fitting:
-        """What it has learnt; refused before it can score."""
-        if self.fitting is None:
-            raise NotFittedError(f"{self}: not fitted; call fit() first")
-        if not self.fitting.is_done:
-            again = (
-                "read the data once more with update() and finalize()" if self.fitting.read_through else "call fit()"
-            )
-            raise NotFittedError(f"{self}: not fitted; {again}")
-        return self.fitting
-
-    def _check_input(self, acts: Activations, fitting: bool) -> None:
-        check_input(self.plan.chains, acts, self.head, fitting)
-        if self.fitting is None:
-            return
-        width, n_classes = self.fitting.width, self.fitting.n_classes
-        if width is not None and acts.has_features and acts.features.shape[1] != width:
-            raise InputError(f"{acts.features.shape[1]} features per input; {self} was fitted on {width}")
-        if n_classes is not None and acts.has_logits and acts.n_classes != n_classes:
-            raise InputError(f"{acts.n_classes} logits per input; {self} was fitted on {n_classes}")
 
 
 def detector(spec: str | Component | Detector, combine: str | None = None) -> Detector:
@@ -602,15 +433,3 @@ def detector(spec: str | Component | Detector, combine: str | None = None) -> De
 
 def _plan(given: Component | Detector) -> Plan:
     return given.spec if isinstance(given, Detector) else Plan.of((given,))
-
-
-def as_activations(values: Any) -> Activations:
-    """Activations as they are; an array becomes activations with these features."""
-    return values if isinstance(values, Activations) else Activations(values)
-
-
-def _needs_data(detector: Detector) -> str:
-    return (
-        f"{detector}: auto is chosen from known inputs in hand; call fit(known) on a sample of them, then show all of "
-        "them to offmap.detector(fitted.chosen)"
-    )

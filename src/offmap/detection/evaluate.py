@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,18 +19,14 @@ import torch
 from offmap import store
 from offmap.activations import Activations
 from offmap.detection.calibration import Calibration
-from offmap.detection.detectors import Detector, as_activations, detector
+from offmap.detection.comparison_page import AVERAGE, KNOWN, format_table, make_page
+from offmap.detection.detectors import Detector, detector
+from offmap.detection.plan_fitter import as_activations
 from offmap.detection.spec import split
 from offmap.errors import InputError
 from offmap.metrics.detection import METRICS, STANDARD, detection_report, metric_names
 from offmap.typing import Array
 
-if TYPE_CHECKING:
-    from offmap.report import Page
-
-KNOWN = "id"
-AVERAGE = "average"
-LONGEST = 48  # characters of a method in a printed table
 COVERED = 0.95  # the share of known inputs that a threshold for `Measurement.coverage` accepts
 
 
@@ -167,7 +163,7 @@ class Row:
 
 @dataclass
 class Comparison:
-    """What `compare` found.
+    """Several detectors measured on the same activations, as made by `compare`.
 
     Attributes
     ----------
@@ -227,50 +223,21 @@ class Comparison:
         return self.detectors[averages[0].method]
 
     def __str__(self) -> str:
-        if not self.averages():
-            return self._known_table()
-        sets = [name for name in self.sizes if name != "id"]
-        shown = [*sets, AVERAGE] if len(sets) > 1 else sets
-        by_cell = {(row.method, row.ood): row for row in self.rows}
-        names = {row.method: _short(row) for row in self.averages()}
-        width = max(map(len, [*names.values(), "method"]))
-        cell = max(13, *(len(name) + 2 for name in shown))
-        lines = [
-            " " * width + "".join(f"{name:>{cell}}" for name in shown) + f"{'ID acc':>8}{'fit s':>9}{'score s':>9}",
-            f"{'method':<{width}}" + f"{'FPR95/AUROC':>{cell}}" * len(shown),
-        ]
-        for average in self.averages():
-            cells = [by_cell[average.method, name] for name in shown]
-            numbers = "".join(f"{f'{100 * row.fpr95:.2f}/{100 * row.auroc:.2f}':>{cell}}" for row in cells)
-            accuracy = "-" if average.id_accuracy is None else f"{100 * average.id_accuracy:.2f}"
-            lines.append(
-                f"{names[average.method]:<{width}}{numbers}{accuracy:>8}"
-                f"{average.fit_seconds:>9.3f}{average.score_seconds:>9.3f}"
-            )
-        lines += [f"{row.method} is {row.chosen}" for row in self.averages() if names[row.method] != row.chosen]
-        ratio = ", ".join(f"{name} {size}" for name, size in self.sizes.items())
-        return "\n".join([*lines, f"per cent; FPR95 at 95 % of ID accepted; inputs: {ratio}"])
-
-    def _known_table(self) -> str:
-        """What known inputs alone say: accuracy after shaping, and how many of them a threshold for 95 % accepts."""
-        width = max(map(len, [*(found.detector.chosen for found in self.measurements.values()), "method"]))
-        lines = [f"{'method':<{width}}{'ID acc':>8}{'coverage':>10}{'fit s':>9}{'score s':>9}"]
-        for found in self.measurements.values():
-            accuracy, coverage = ("-" if x is None else f"{100 * x:.2f}" for x in (found.id_accuracy, found.coverage))
-            lines.append(
-                f"{found.detector.chosen:<{width}}{accuracy:>8}{coverage:>10}"
-                f"{found.fit_seconds:>9.3f}{found.score_seconds:>9.3f}"
-            )
-            lines += [f"  tried: {_trial(trial)}" for trial in found.detector.trials]
-        return "\n".join(
-            [
-                *lines,
-                f"per cent of {self.sizes[KNOWN]} known test inputs; coverage at a threshold that should accept 95 %",
-            ]
-        )
+        return format_table(self)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Give all rows as JSON; write it to `path` when given."""
+        """Give all rows as JSON; write it to `path` when given.
+
+        Parameters
+        ----------
+        path : str, path or None, default=None
+            The file to write.
+
+        Returns
+        -------
+        str
+            The JSON text.
+        """
         known = {
             method: {"id_accuracy": found.id_accuracy, "coverage": found.coverage}
             for method, found in self.measurements.items()
@@ -311,68 +278,38 @@ class Comparison:
         return comparison_heat(values, metric=metric, best=METRICS.get(metric).best)
 
     def to_html(self, path: str | os.PathLike[str] | None = None, title: str = "Detectors compared") -> str:
-        """Make a page with the table, the curves and the scores of the best method; write it to `path` when given."""
-        from offmap.report import Page
+        """Make a page with the table, the curves and the scores of the best method; write it to `path` when given.
 
-        averages = self.averages()
-        page = Page(title, _summary(averages[0]) if averages else "Without unknown inputs: what known inputs say.")
-        if averages:
-            self._add_unknown(page, averages[0])
-        else:
-            self._add_known(page)
-        html = page.html()
+        Parameters
+        ----------
+        path : str, path or None, default=None
+            The file to write.
+        title : str, default="Detectors compared"
+            Heading of the page.
+
+        Returns
+        -------
+        str
+            Self-contained HTML.
+        """
+        html = make_page(self, title).html()
         if path is not None:
             store.write_atomically(path, html.encode())
         return html
 
-    def _add_unknown(self, page: Page, best: Row) -> None:
-        from offmap.plots import FIGURES, roc_curves
-
-        metrics = {name: METRICS.get(name) for name in metric_names()}
-        titles = {name: f"{of.title} {'↑' if of.best == 'max' else '↓'}" for name, of in metrics.items()}
-        page.section("All methods").table(
-            ["method", "set", *titles.values(), "ID accuracy ↑", "fit s", "score s"],
-            [
-                [row.chosen, row.ood, *(100 * row.metric(name) for name in metrics), _percent(row.id_accuracy),
-                 row.fit_seconds, row.score_seconds]
-                for row in self.rows
-            ],
-            best={titles[name]: of.best for name, of in metrics.items()},
-            caption="Per cent; known inputs are the positives. AUPR depends on how many inputs each set has: "
-            + ", ".join(f"{name} {size}" for name, size in self.sizes.items()),
-        )  # fmt: skip
-        page.figure(self.plot(), "FPR95 by method and set; light is good.")
-        page.section("Curves")
-        for name in (name for name in self.sizes if name != KNOWN):
-            curves = {
-                made.chosen: (self.scores[key][KNOWN], self.scores[key][name]) for key, made in self.detectors.items()
-            }
-            page.figure(roc_curves(curves), f"Known against {name}.")
-        scores = self.scores[best.method]
-        unknown = {name: values for name, values in scores.items() if name != KNOWN}
-        page.section(f"Scores of {best.chosen}")
-        for name in FIGURES:
-            page.figure(FIGURES.get(name)(scores[KNOWN], unknown))
-
-    def _add_known(self, page: Page) -> None:
-        page.section("All methods").table(
-            ["method", "ID accuracy ↑", "coverage", "fit s", "score s"],
-            [
-                [found.detector.chosen, _percent(found.id_accuracy), _percent(found.coverage), found.fit_seconds,
-                 found.score_seconds]
-                for found in self.measurements.values()
-            ],
-            caption=f"Per cent of {self.sizes[KNOWN]} known test inputs; coverage at a threshold for 95 %.",
-        )  # fmt: skip
-        for found in self.measurements.values():
-            if found.detector.trials:
-                page.section(f"What {found.detector} tried").text(
-                    "\n".join(f"- {_trial(trial)}" for trial in found.detector.trials)
-                )
-
 
 def split_metrics(values: Mapping[str, float]) -> dict[str, Any]:
     """Arrange metrics by name as the fields of a `Row`.
+
+    Parameters
+    ----------
+    values : mapping of str to float
+        Metrics by name.
+
+    Returns
+    -------
+    dict of str to Any
+        The four usual metrics by name, and ``"more"`` with the others.
 
     Examples
     --------
@@ -381,32 +318,6 @@ def split_metrics(values: Mapping[str, float]) -> dict[str, Any]:
     """
     usual = {name: value for name, value in values.items() if name in STANDARD}
     return {**usual, "more": {name: value for name, value in values.items() if name not in STANDARD}}
-
-
-def _summary(best: Row) -> str:
-    return (
-        f"**{best.chosen}** lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the known "
-        f"ones are accepted, AUROC {100 * best.auroc:.1f} %."
-    )
-
-
-def _short(row: Row) -> str:
-    """What was asked for where the choice is too long for a table, else what was chosen."""
-    return row.method if len(row.chosen) > LONGEST else row.chosen
-
-
-def _trial(trial: Mapping[str, Any]) -> str:
-    """One trial of what was chosen by itself, in a line."""
-    rest = ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in trial.items()
-        if name != "spec"
-    )
-    return f"{trial.get('spec', '')}: {rest}" if rest else str(trial.get("spec", ""))
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
 
 
 def compare(

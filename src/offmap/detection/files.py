@@ -17,7 +17,18 @@ from offmap.typing import Array
 
 
 def fitting_tensors(fitting: Fitting) -> dict[str, Array]:
-    """Give states, statistics and head, by name."""
+    """List states, statistics and head as arrays.
+
+    Parameters
+    ----------
+    fitting : Fitting
+        What a detector has seen and solved.
+
+    Returns
+    -------
+    dict of str to ndarray
+        By their names in the file.
+    """
     tensors: dict[str, Array] = {}
     for place, (state, statistics) in enumerate(zip(fitting.states, fitting.statistics, strict=True)):
         for name, tensor in (state or {}).items():
@@ -35,7 +46,18 @@ def fitting_tensors(fitting: Fitting) -> dict[str, Array]:
 
 
 def fitting_config(fitting: Fitting) -> dict[str, Any]:
-    """Give the rest of it, as JSON."""
+    """Describe the rest of a fitting as JSON.
+
+    Parameters
+    ----------
+    fitting : Fitting
+        What a detector has seen and solved.
+
+    Returns
+    -------
+    dict of str to Any
+        Plain values.
+    """
     return {
         "solved": [state is not None for state in fitting.states],
         "read_through": sorted(fitting.read_through),
@@ -47,7 +69,20 @@ def fitting_config(fitting: Fitting) -> dict[str, Any]:
 
 
 def restore_fitting(plan: Plan, stored: store.Stored) -> Fitting:
-    """Make the fitting that gave these tensors and this config."""
+    """Make the fitting that was saved.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan that the detector's text form describes.
+    stored : Stored
+        What was read from the file.
+
+    Returns
+    -------
+    Fitting
+        As it was saved.
+    """
     config, tensors = stored.config["fitting"], stored.tensors
     head = Head(tensors["head/weight"], tensors["head/bias"]) if "head/weight" in tensors else None
     held_out, combination = _below("held_out/", tensors), _below("combination/", tensors)
@@ -70,12 +105,36 @@ def restore_fitting(plan: Plan, stored: store.Stored) -> Fitting:
 
 
 def calibration_tensors(calibration: Calibration | None) -> dict[str, Array]:
-    """Give the calibration scores, by name."""
+    """List the calibration scores as arrays.
+
+    Parameters
+    ----------
+    calibration : Calibration or None
+        Of the detector, if it has one.
+
+    Returns
+    -------
+    dict of str to ndarray
+        By their names in the file.
+    """
     return {} if calibration is None else {f"calibration/{k}": array for k, array in calibration.arrays().items()}
 
 
 def restore_calibration(tpr: float | None, stored: store.Stored) -> Calibration | None:
-    """Make the calibration that gave these tensors."""
+    """Make the calibration that was saved.
+
+    Parameters
+    ----------
+    tpr : float or None
+        As saved; `None` for a detector that was not calibrated.
+    stored : Stored
+        What was read from the file.
+
+    Returns
+    -------
+    Calibration or None
+        As it was saved.
+    """
     return None if tpr is None else Calibration(tpr=tpr, **_below("calibration/", stored.tensors))
 
 

@@ -13,7 +13,19 @@ DENSITY_FLOOR = 1e-10  # scikit-learn adds it to a mean distance before dividing
 
 
 def directions(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows scaled to length 1 as a bank does it, with lengths in float64, and which rows have any.
+    """Scale rows to length 1 as a bank does it, with lengths in float64.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    directions : Tensor of shape (n, d)
+        Rows of length 1; rows of zeros stay zeros.
+    nonzero : Tensor of shape (n,)
+        Whether a row has any length.
 
     Examples
     --------
@@ -27,16 +39,23 @@ def directions(features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def kth_distance(queries: Tensor, rows: Tensor, half_norms: Tensor | None, k: int, average: bool = False) -> Tensor:
-    """The distance to the k-th nearest row, or the mean over the k nearest, from the differences of the vectors.
+    """Compute the distance to the k-th nearest row, or the mean over the k nearest.
 
     Parameters
     ----------
-    queries, rows
+    queries, rows : Tensor
         Vectors of the same width.
-    half_norms
+    half_norms : Tensor or None
         Half the squared length of each row; `None` when all rows have the same.
-    k, average
-        Which neighbour, or over how many.
+    k : int
+        Which neighbour.
+    average : bool, default=False
+        Whether to average over the k nearest instead.
+
+    Returns
+    -------
+    Tensor of shape (n_queries,)
+        Distances in float64.
 
     Examples
     --------
@@ -53,7 +72,19 @@ def kth_distance(queries: Tensor, rows: Tensor, half_norms: Tensor | None, k: in
 
 
 def mean_of_largest(products: Tensor, k: int) -> Tensor:
-    """The mean of each row's k largest numbers.
+    """Compute the mean of each row's k largest numbers.
+
+    Parameters
+    ----------
+    products : Tensor of shape (n, m)
+        The numbers.
+    k : int
+        How many of a row count.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The means, in float64.
 
     Examples
     --------
@@ -64,13 +95,40 @@ def mean_of_largest(products: Tensor, k: int) -> Tensor:
 
 
 def squared_distances(features: Tensor, rows: Tensor) -> Tensor:
-    """All squared distances, features × rows."""
+    """Compute all squared distances between two sets of rows.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        One set.
+    rows : Tensor of shape (m, d)
+        The other.
+
+    Returns
+    -------
+    Tensor of shape (n, m)
+        Not below 0.
+    """
     norms = features.square().sum(dim=1, keepdim=True) + rows.square().sum(dim=1)
     return (norms - 2 * features @ rows.T).clamp(min=0)
 
 
 def local_densities(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Of each row of a sample: the distance to its k-th neighbour, and its density (Breunig et al. 2000, def. 6).
+    """Compute the distance of each row to its k-th neighbour, and its density (Breunig et al. 2000, def. 6).
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n, d)
+        A sample; it is compared with itself block by block.
+    k : int
+        Number of neighbours.
+
+    Returns
+    -------
+    reach : Tensor of shape (n,)
+        Distances to the k-th neighbour.
+    density : Tensor of shape (n,)
+        Local reachability densities.
 
     Examples
     --------
@@ -89,7 +147,23 @@ def local_densities(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def outlier_factor(features: Tensor, rows: Tensor, reach: Tensor, density: Tensor, k: int) -> Tensor:
-    """The density of the k nearest rows over that of the input itself (Breunig et al. 2000, def. 7).
+    """Divide the density of the k nearest rows by that of each input itself (Breunig et al. 2000, def. 7).
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    rows : Tensor of shape (m, d)
+        The sample.
+    reach, density : Tensor of shape (m,)
+        What `local_densities` gave for the sample.
+    k : int
+        Number of neighbours.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        Local outlier factors; about 1 inside the sample, larger outside.
 
     Examples
     --------
@@ -106,7 +180,12 @@ def _density(distances: Tensor, reach: Tensor) -> Tensor:
 
 
 def forest_tables(forest: Any) -> dict[str, Tensor]:
-    """The trees of a fitted isolation forest as tables, trees × nodes; a leaf leads to itself.
+    """Write the trees of a fitted isolation forest as tables, trees × nodes; a leaf leads to itself.
+
+    Parameters
+    ----------
+    forest : sklearn.ensemble.IsolationForest
+        Fitted.
 
     Returns
     -------
@@ -135,7 +214,17 @@ def forest_tables(forest: Any) -> dict[str, Tensor]:
 
 
 def expected_length(n: int) -> float:
-    """The mean length of an unsuccessful search in a binary tree of n (Liu et al. 2008, eq. 1).
+    """Compute the mean length of an unsuccessful search in a binary tree of n inputs (Liu et al. 2008, eq. 1).
+
+    Parameters
+    ----------
+    n : int
+        Number of inputs.
+
+    Returns
+    -------
+    float
+        The mean length.
 
     Examples
     --------
@@ -148,7 +237,20 @@ def expected_length(n: int) -> float:
 
 
 def path_lengths(features: Tensor, tables: dict[str, Tensor]) -> Tensor:
-    """The mean path length of each input over the trees of `forest_tables`."""
+    """Compute the mean path length of each input over the trees of a forest.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    tables : dict of str to Tensor
+        What `forest_tables` gave.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The mean lengths.
+    """
     trees, nodes = tables["left"].shape
     flat = {name: table.reshape(-1) for name, table in tables.items()}
     roots = torch.arange(trees) * nodes
@@ -164,6 +266,20 @@ def count_at_most(sorted_rows: Tensor, firsts: Tensor, scores: Tensor) -> Tensor
 
     Two looks instead of n: which row the score falls in, by the first number of each, then how far along that row.
 
+    Parameters
+    ----------
+    sorted_rows : Tensor of shape (rows, width)
+        The sequence, as `fill_rows` cuts it.
+    firsts : Tensor of shape (rows,)
+        The first number of each row.
+    scores : Tensor of shape (n,)
+        What to compare with.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The counts.
+
     Examples
     --------
     >>> rows = torch.tensor([[1.0, 2.0], [3.0, torch.inf]])
@@ -175,7 +291,19 @@ def count_at_most(sorted_rows: Tensor, firsts: Tensor, scores: Tensor) -> Tensor
 
 
 def fill_rows(scores: Tensor, width: int | None = None) -> Tensor:
-    """Cut sorted scores into rows, at least one, the last filled up with infinity; by default as long as many.
+    """Cut sorted scores into rows of equal length, the last filled up with infinity.
+
+    Parameters
+    ----------
+    scores : Tensor of shape (n,)
+        Sorted upwards.
+    width : int or None, default=None
+        Length of a row; by default about as long as there are rows.
+
+    Returns
+    -------
+    Tensor of shape (rows, width)
+        At least one row.
 
     Examples
     --------

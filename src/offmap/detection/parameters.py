@@ -15,6 +15,16 @@ LARGEST = 2**63
 def plain(value: Any) -> Any:
     """Turn NumPy's numbers into Python's and lists into tuples: what a text form can print and a file can hold.
 
+    Parameters
+    ----------
+    value : Any
+        Of a parameter.
+
+    Returns
+    -------
+    Any
+        A value of Python's own types.
+
     Examples
     --------
     >>> plain(np.float64(0.5)), plain([1, np.int64(2)])
@@ -26,7 +36,18 @@ def plain(value: Any) -> Any:
 
 
 def read_type_hints(kind: type) -> dict[str, Any]:
-    """Read the types of a class's fields; none where they are written with names that cannot be found."""
+    """Read the types of a class's fields; none where they are written with names that cannot be found.
+
+    Parameters
+    ----------
+    kind : type
+        A class.
+
+    Returns
+    -------
+    dict of str to Any
+        Types by the name of the field.
+    """
     return _cached_type_hints(kind)
 
 
@@ -40,6 +61,18 @@ def _cached_type_hints(kind: type) -> dict[str, Any]:
 
 def conforms(value: Any, hint: Any) -> bool:
     """Check that a value is of the declared type; numbers must be finite and of a size that computers add.
+
+    Parameters
+    ----------
+    value : Any
+        Of a parameter.
+    hint : Any
+        The declared type.
+
+    Returns
+    -------
+    bool
+        Whether it conforms.
 
     Examples
     --------
@@ -61,6 +94,16 @@ def conforms(value: Any, hint: Any) -> bool:
 
 def describe_type(hint: Any) -> str:
     """Put a declared type into words.
+
+    Parameters
+    ----------
+    hint : Any
+        The declared type.
+
+    Returns
+    -------
+    str
+        Such as ``"a whole number or 'auto'"``.
 
     Examples
     --------

@@ -82,7 +82,20 @@ def make_trials(fit: Activations, val: Activations, rounds: int = 2, seed: int =
 
 
 def group_inputs(fit: Activations, val: Activations, seed: int = 0) -> tuple[Array, Array]:
-    """Give each input a class: its label where all have one, else the network's answer, else the nearest cluster."""
+    """Give each input a class: its label where all have one, else the network's answer, else the nearest cluster.
+
+    Parameters
+    ----------
+    fit, val : Activations
+        Inputs to fit on, and held-out ones.
+    seed : int, default=0
+        Seed of the clusters.
+
+    Returns
+    -------
+    tuple of 2 ndarray of int
+        The class of each input of `fit` and of `val`.
+    """
     if fit.labels is not None and val.labels is not None:
         return fit.labels, val.labels
     if fit.has_logits and val.has_logits:
@@ -98,6 +111,20 @@ def group_inputs(fit: Activations, val: Activations, seed: int = 0) -> tuple[Arr
 
 def cross_inputs(acts: Activations, groups: Array, rng: np.random.Generator) -> Activations:
     """Take every feature of an input from one of two inputs of different classes, with a chance of one half each.
+
+    Parameters
+    ----------
+    acts : Activations
+        Known inputs.
+    groups : ndarray of int
+        The class of each.
+    rng : numpy.random.Generator
+        Draws the partners and the features.
+
+    Returns
+    -------
+    Activations
+        As many inputs, crossed.
 
     Examples
     --------

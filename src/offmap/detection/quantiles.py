@@ -86,12 +86,12 @@ class Quantile(Statistic):
         self.count += int(counts.sum())
 
     def _occupied(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The bins that hold any number, and how many numbers lie below each."""
+        """Return the bins that hold any number, and how many numbers lie below each."""
         bins = np.flatnonzero(self.coarse)
         return bins, np.concatenate([[0], np.cumsum(self.coarse[bins])])
 
     def values(self) -> list[float]:
-        """The percentiles, interpolated linearly between order statistics as NumPy does."""
+        """Return the percentiles, interpolated linearly between order statistics as NumPy does."""
         if self.count == 0:
             raise InputError("no activations were seen; fit on at least one input")
         occupied = self._occupied()
@@ -113,7 +113,7 @@ class Quantile(Statistic):
         return _number((bin_ << self.FINE) + offset)
 
     def state(self) -> Arrays:
-        """The bins that are not empty."""
+        """Return the bins that are not empty."""
         bins = np.flatnonzero(self.coarse)
         fine = sorted(self.fine)
         return {
@@ -124,7 +124,7 @@ class Quantile(Statistic):
         }
 
     def restore(self, state: Arrays) -> None:
-        """The bins that are not empty."""
+        """Return the bins that are not empty."""
         self.coarse = np.zeros(1 << self.COARSE, dtype=np.int64)
         self.coarse[state["bins"]] = state["counts"]
         self.count = int(state["counts"].sum())
@@ -132,7 +132,7 @@ class Quantile(Statistic):
 
 
 def _ordered_bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-    """The bits of float32 numbers, flipped so that they order as the numbers do; -0.0 counts as 0.0."""
+    """Return the bits of float32 numbers, flipped so that they order as the numbers do; -0.0 counts as 0.0."""
     flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1) + np.float32(0)
     bits = flat.view(np.uint32)
     return np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(0x80000000))
@@ -145,7 +145,7 @@ def _number(key: int) -> float:
 
 
 def _holds_zero(bin_: int, fine: int) -> bool:
-    """Whether the bin starts at 0.0: rectified features have many exact zeros, which must stay exact."""
+    """Return whether the bin starts at 0.0: rectified features have many exact zeros, which must stay exact."""
     return (bin_ << fine) == 0x80000000
 
 

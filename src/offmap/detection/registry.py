@@ -18,6 +18,16 @@ C = TypeVar("C", bound=Component)
 def register(method: type[C]) -> type[C]:
     """Make a method known by its name, and a frozen dataclass of its parameters. A decorator, also for your own code.
 
+    Parameters
+    ----------
+    method : type
+        A subclass of `Score` or `Shaper` with a `name`.
+
+    Returns
+    -------
+    type
+        The class itself, as a frozen dataclass.
+
     Examples
     --------
     >>> from offmap.detection import Score, register
@@ -38,7 +48,7 @@ def register(method: type[C]) -> type[C]:
 
 
 def methods() -> dict[str, type[Component]]:
-    """All registered methods, by name.
+    """List all registered methods by name.
 
     Examples
     --------
@@ -49,10 +59,26 @@ def methods() -> dict[str, type[Component]]:
 
 
 def method(name: str) -> type[Component]:
-    """The method of that name."""
+    """Look up a method by its name.
+
+    Parameters
+    ----------
+    name : str
+        As in text forms.
+
+    Returns
+    -------
+    type
+        A subclass of `Score` or `Shaper`.
+
+    Raises
+    ------
+    InputError
+        If there is no such method.
+    """
     return METHODS.get(name)
 
 
 def example_specs() -> list[str]:
-    """A text form for every method that makes a whole detector: shapers are followed by energy."""
+    """List a text form for every method that makes a whole detector: shapers are followed by energy."""
     return [(kind.example or name) + ("" if issubclass(kind, Score) else "|energy") for name, kind in methods().items()]

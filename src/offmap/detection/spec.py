@@ -66,7 +66,17 @@ def parse(spec: str) -> Plan:
 
 
 def split(specs: str) -> list[str]:
-    """The texts of a list: commas outside parentheses separate them.
+    """Split a text into text forms at commas outside parentheses.
+
+    Parameters
+    ----------
+    specs : str
+        Such as ``"energy, knn(10)"``.
+
+    Returns
+    -------
+    list of str
+        The text forms.
 
     Examples
     --------
@@ -83,7 +93,18 @@ def split(specs: str) -> list[str]:
 
 
 def text(component: Component) -> str:
-    """The canonical text of one component: leading parameters by position, the others by name, defaults left out."""
+    """Write the canonical text of one component: leading parameters by position, others by name, defaults left out.
+
+    Parameters
+    ----------
+    component : Component
+        A score or a shaper.
+
+    Returns
+    -------
+    str
+        Its text form.
+    """
     shown = component.text_arguments()
     names = [field.name for field in fields(component)]
     words = []
@@ -115,7 +136,7 @@ def _syntax(spec: str) -> ast.expr:
 
 
 def _combination(node: ast.expr) -> tuple[ast.expr, str]:
-    """What is combined, and how: ``fisher(a + b)`` names the combination around the terms."""
+    """Return what is combined, and how: ``fisher(a + b)`` names the combination around the terms."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in COMBINATIONS:
         if len(node.args) != 1 or node.keywords:
             raise InputError(f"{node.func.id} combines terms, as in {node.func.id}(knn(10) + energy)")
@@ -180,7 +201,7 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 def _value(node: ast.expr, spec: str) -> Any:
-    """A number, a word, a quoted text or a list of these."""
+    """Return a number, a word, a quoted text or a list of these."""
     if isinstance(node, ast.Name):
         return _WORDS.get(node.id.lower(), node.id)
     if isinstance(node, ast.List | ast.Tuple):

@@ -22,7 +22,7 @@ MAX_CLASSES = 1_000_000
 
 
 class Statistic(ABC):
-    """What is remembered of data that went by."""
+    """A summary of data that is updated batch by batch and can be merged."""
 
     @abstractmethod
     def merge(self, other: Self) -> None:
@@ -110,7 +110,15 @@ class ClassMoments(Statistic):
         self.scatter = torch.zeros(0, 0, dtype=torch.float64)
 
     def update(self, rows: Tensor, labels: Tensor | None = None) -> None:
-        """Add rows with their classes; without labels all are of class 0."""
+        """Add rows with their classes; without labels all are of class 0.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (n, d)
+            The rows.
+        labels : Tensor of shape (n,) or None, default=None
+            Their classes.
+        """
         if len(rows) == 0:
             return
         x = rows.double()
@@ -171,16 +179,16 @@ class ClassMoments(Statistic):
         return self.tied_covariance() + spread.T @ (spread * (self.counts / self.counts.sum())[:, None])
 
     def second_moment(self) -> Tensor:
-        """The mean of x xᵀ, about the origin."""
+        """Return the mean of x xᵀ, about the origin."""
         mean = self.mean
         return self.covariance() + torch.outer(mean, mean)
 
     def state(self) -> Arrays:
-        """Counts, means and scatter."""
+        """Return counts, means and scatter."""
         return {name: getattr(self, name).cpu().numpy() for name in ("counts", "means", "scatter")}
 
     def restore(self, state: Arrays) -> None:
-        """Counts, means and scatter."""
+        """Restore counts, means and scatter."""
         for name in ("counts", "means", "scatter"):
             setattr(self, name, torch.from_numpy(state[name].copy()))
 
@@ -215,7 +223,15 @@ class ClassScatters(Statistic):
         self.scatters = torch.zeros(0, 0, 0, dtype=torch.float64)
 
     def update(self, rows: Tensor, labels: Tensor | None = None) -> None:
-        """Add rows with their classes; without labels all are of class 0."""
+        """Add rows with their classes; without labels all are of class 0.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (n, d)
+            The rows.
+        labels : Tensor of shape (n,) or None, default=None
+            Their classes.
+        """
         if len(rows) == 0:
             return
         x = rows.double().cpu()
@@ -265,25 +281,25 @@ class ClassScatters(Statistic):
         return torch.nonzero(self.counts > 0).reshape(-1)
 
     def state(self) -> Arrays:
-        """Counts, means and scatters."""
+        """Return counts, means and scatters."""
         return {name: getattr(self, name).numpy() for name in ("counts", "means", "scatters")}
 
     def restore(self, state: Arrays) -> None:
-        """Counts, means and scatters."""
+        """Restore counts, means and scatters."""
         for name in ("counts", "means", "scatters"):
             setattr(self, name, torch.from_numpy(state[name].copy()))
 
 
-class Rows(Statistic):
+class RowSample(Statistic):
     """Rows kept as they are: all of them, a fixed number, or a share, chosen by a seeded hash of their content.
 
     Parameters
     ----------
-    size
+    size : int or None, default=None
         Keep at most this many.
-    alpha
+    alpha : float, default=1.0
         Or keep this share.
-    seed
+    seed : int, default=0
         Of the hash.
     """
 
@@ -294,7 +310,7 @@ class Rows(Statistic):
         """Add rows, with arrays that stand beside them."""
         self.kept.update(rows.cpu().numpy(), **{name: value.cpu().numpy() for name, value in companions.items()})
 
-    def merge(self, other: Rows) -> None:
+    def merge(self, other: RowSample) -> None:
         """Add another's rows."""
         self.kept.merge(other.kept)  # type: ignore[arg-type]  # both are made by the same component
 
@@ -304,15 +320,15 @@ class Rows(Statistic):
         return torch.from_numpy(np.array(self.kept.rows, dtype=np.float32))
 
     def companion(self, name: str) -> Tensor:
-        """What stood beside them."""
+        """Return what stood beside them."""
         return torch.from_numpy(np.array(self.kept.companions[name]))
 
     def state(self) -> Arrays:
-        """The rows and their companions."""
+        """Return the rows and their companions."""
         return self.kept.state()
 
     def restore(self, state: Arrays) -> None:
-        """The rows and their companions."""
+        """Restore the rows and their companions."""
         self.kept = type(self.kept).from_state(state)
 
 
@@ -332,7 +348,15 @@ class Extremes(Statistic):
         self.high = torch.zeros(0, 0)
 
     def update(self, rows: Tensor, classes: Tensor) -> None:
-        """Add rows of the given classes."""
+        """Add rows of the given classes.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (n, d)
+            The rows.
+        classes : Tensor of shape (n,)
+            Their classes.
+        """
         part = Extremes()
         shape = (int(classes.max()) + 1 if len(classes) else 0, rows.shape[1])
         index = classes[:, None].expand(-1, rows.shape[1])
@@ -353,9 +377,9 @@ class Extremes(Statistic):
         self.low, self.high = low, high
 
     def state(self) -> Arrays:
-        """Both bounds."""
+        """Return both bounds."""
         return {"low": self.low.numpy(), "high": self.high.numpy()}
 
     def restore(self, state: Arrays) -> None:
-        """Both bounds."""
+        """Restore both bounds."""
         self.low, self.high = torch.from_numpy(state["low"].copy()), torch.from_numpy(state["high"].copy())

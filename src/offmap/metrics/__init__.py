@@ -7,7 +7,6 @@ from offmap.metrics.clustering import (
     adjusted_rand,
     class_count_error,
     class_table,
-    linear_probe_accuracy,
     match_clusters,
     normalized_mutual_info,
     open_world_accuracy,
@@ -27,6 +26,7 @@ from offmap.metrics.detection import (
     threshold_at_tpr,
 )
 from offmap.metrics.kmeans_measure import kmeans_measure
+from offmap.metrics.linear_probe import linear_probe_accuracy
 
 __all__ = [
     "METRICS",

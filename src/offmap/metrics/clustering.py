@@ -6,13 +6,14 @@ as evaluating in one go.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import Any, Literal, NamedTuple, Self, get_args
+from collections.abc import Hashable
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
+from offmap.metrics.contingency import Contingency, Counts, as_contingency
 
 __all__ = [
     "ClassRow",
@@ -21,7 +22,6 @@ __all__ = [
     "adjusted_rand",
     "class_count_error",
     "class_table",
-    "linear_probe_accuracy",
     "match_clusters",
     "normalized_mutual_info",
     "open_world_accuracy",
@@ -29,8 +29,6 @@ __all__ = [
 ]
 
 Convention = Literal["orca", "v1", "v2", "v2-balanced", "ncd"]
-Counts = npt.NDArray[np.int64]
-NOBODY = -1  # a prediction of -1 is an outlier: it belongs to no group and is never right
 
 
 class OpenWorldAccuracy(NamedTuple):
@@ -55,77 +53,6 @@ class ClassRow(NamedTuple):
     precision: float
 
 
-class Contingency:
-    """How often each group met each true class; filled in blocks or on many machines, then merged.
-
-    Samples whose true class is -1 have none and are not counted.
-
-    Examples
-    --------
-    >>> first = Contingency().update(["a", "a"], [0, 1])
-    >>> whole = first.merge(Contingency().update(["b"], [1]))
-    >>> whole.classes, whole.groups, whole.counts.tolist()
-    (['a', 'b'], [0, 1], [[1, 0], [1, 1]])
-    """
-
-    def __init__(self) -> None:
-        self._cells: dict[tuple[Hashable, Hashable], int] = {}
-
-    def update(self, y_true: Any, y_pred: Any) -> Self:
-        """Count these samples too."""
-        truth, found = _column(y_true, "y_true"), _column(y_pred, "y_pred")
-        if len(truth) != len(found):
-            raise InputError(f"{len(truth)} true labels but {len(found)} predictions; give one of each per sample")
-        if not len(truth):
-            return self
-        groups, group = np.unique(found, return_inverse=True)
-        classes, label = np.unique(truth, return_inverse=True)
-        cells, counts = np.unique(group * len(classes) + label, return_counts=True)
-        for cell, count in zip(cells, counts, strict=True):
-            key = (groups[cell // len(classes)].item(), classes[cell % len(classes)].item())
-            if key[1] != NOBODY:
-                self._cells[key] = self._cells.get(key, 0) + int(count)
-        return self
-
-    def merge(self, other: Contingency) -> Self:
-        """Take in what another table counted."""
-        for key, count in other._cells.items():
-            self._cells[key] = self._cells.get(key, 0) + count
-        return self
-
-    @property
-    def classes(self) -> list[Hashable]:
-        """The true classes, in order."""
-        return _ordered({label for _, label in self._cells})
-
-    @property
-    def groups(self) -> list[Hashable]:
-        """The groups that were found, in order; outliers (-1) are not one of them."""
-        return _ordered({group for group, _ in self._cells} - {NOBODY})
-
-    @property
-    def counts(self) -> Counts:
-        """Groups × classes; a class met only among outliers has a column of zeros."""
-        return self.block(self.classes)
-
-    def block(self, classes: Iterable[Hashable]) -> Counts:
-        """Return the columns of these classes."""
-        column = {label: j for j, label in enumerate(classes)}
-        row = {group: i for i, group in enumerate(self.groups)}
-        table = np.zeros((len(row), len(column)), np.int64)
-        for (group, label), count in self._cells.items():
-            if group in row and label in column:
-                table[row[group], column[label]] = count
-        return table
-
-    def sizes(self, classes: Iterable[Hashable]) -> Counts:
-        """Return how many samples each of these classes has, outliers included."""
-        totals: dict[Hashable, int] = {}
-        for (_, label), count in self._cells.items():
-            totals[label] = totals.get(label, 0) + count
-        return np.array([totals.get(label, 0) for label in classes], np.int64)
-
-
 def open_world_accuracy(
     y_true: Any,
     y_pred: Any = None,
@@ -139,17 +66,22 @@ def open_world_accuracy(
 
     Parameters
     ----------
-    y_true
+    y_true : array-like or Contingency
         The true class of each sample, or a `Contingency` that counted them (then `y_pred` is left out).
-    y_pred
+    y_pred : array-like or None, default=None
         The group of each sample; -1 for an outlier, which is never right.
-    known_classes
+    known_classes : iterable, default=()
         The classes that had labels; every other class is novel.
-    convention
+    convention : Convention, default="v2"
         ``"v2"``: one matching over all samples, then split (GCD's default). ``"v2-balanced"``: the same, classes
         weighing alike. ``"v1"``: known and novel samples matched separately, All their weighted mean.
         ``"orca"``: All matched jointly, Known plain accuracy without matching, Novel matched by itself.
         ``"ncd"``: Novel alone.
+
+    Returns
+    -------
+    OpenWorldAccuracy
+        ``all``, ``known`` and ``novel``, as shares.
 
     Examples
     --------
@@ -160,7 +92,7 @@ def open_world_accuracy(
     """
     if convention not in get_args(Convention):
         raise InputError(f"convention={convention!r}: the conventions are {', '.join(get_args(Convention))}")
-    table = _table(y_true, y_pred)
+    table = as_contingency(y_true, y_pred)
     classes = table.classes
     if not classes:
         raise InputError("open_world_accuracy: no sample has a true class (-1 means none); nothing to measure")
@@ -199,6 +131,11 @@ def accuracy_by_convention(truth: Any, found: Any, labels: Any) -> dict[str, dic
     labels : array-like of int
         The labels that were shown, -1 where hidden; their classes are the known ones.
 
+    Returns
+    -------
+    dict of str to dict of str to float
+        By convention: ``all``, ``known`` and ``novel``.
+
     Examples
     --------
     >>> accuracy_by_convention([0, 0, 1, 1], [0, 0, 5, 5], [0, -1, -1, -1])["v2"]
@@ -211,20 +148,44 @@ def accuracy_by_convention(truth: Any, found: Any, labels: Any) -> dict[str, dic
 
 
 def match_clusters(y_true: Any, y_pred: Any = None) -> dict[Hashable, Hashable]:
-    """Return the class each group stands for, one to one, so that most samples are right; spare groups are left out.
+    """Match groups to classes one to one, so that most samples are right.
+
+    Parameters
+    ----------
+    y_true : array-like or Contingency
+        The true classes, or counts of them.
+    y_pred : array-like or None, default=None
+        The groups.
+
+    Returns
+    -------
+    dict
+        The class of each group; spare groups are left out.
 
     Examples
     --------
     >>> match_clusters(["cat", "cat", "dog"], [7, 7, 3])
     {3: 'dog', 7: 'cat'}
     """
-    table = _table(y_true, y_pred)
+    table = as_contingency(y_true, y_pred)
     classes, groups, counts = table.classes, table.groups, table.counts
     return {groups[i]: classes[j] for i, j in _assignment(counts) if counts[i, j] > 0}
 
 
 def class_table(y_true: Any, y_pred: Any = None) -> list[ClassRow]:
-    """Return, for every true class, its size, its group, how much of the class is in it and of it in the class.
+    """Describe every true class: its size, its group, how much of the class is in it and of it in the class.
+
+    Parameters
+    ----------
+    y_true : array-like or Contingency
+        The true classes, or counts of them.
+    y_pred : array-like or None, default=None
+        The groups.
+
+    Returns
+    -------
+    list of ClassRow
+        One per class.
 
     Examples
     --------
@@ -232,7 +193,7 @@ def class_table(y_true: Any, y_pred: Any = None) -> list[ClassRow]:
     >>> row.label, row.group, row.recall, row.precision
     ('a', 0, 0.5, 1.0)
     """
-    table = _table(y_true, y_pred)
+    table = as_contingency(y_true, y_pred)
     classes, groups, counts = table.classes, table.groups, table.counts
     sizes = table.sizes(classes)
     group_of = {j: i for i, j in _assignment(counts) if counts[i, j] > 0}
@@ -249,25 +210,49 @@ def class_table(y_true: Any, y_pred: Any = None) -> list[ClassRow]:
 def purity(y_true: Any, y_pred: Any = None) -> float:
     """Measure the share of samples that belong to the largest class of their group; outliers count as wrong.
 
+    Parameters
+    ----------
+    y_true : array-like or Contingency
+        The true classes, or counts of them.
+    y_pred : array-like or None, default=None
+        The groups.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
+
     Examples
     --------
     >>> purity([0, 0, 1, 1], [5, 5, 5, 6])
     0.75
     """
-    table = _table(y_true, y_pred)
+    table = as_contingency(y_true, y_pred)
     counts = table.counts
     return _share(counts.max(axis=1, initial=0), table.sizes(table.classes))
 
 
 def normalized_mutual_info(y_true: Any, y_pred: Any = None) -> float:
-    """Measure mutual information over the mean of both entropies; outliers (-1) form one group of their own.
+    """Divide the mutual information by the mean of both entropies; outliers (-1) form one group of their own.
+
+    Parameters
+    ----------
+    y_true : array-like or Contingency
+        The true classes, or counts of them.
+    y_pred : array-like or None, default=None
+        The groups.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
 
     Examples
     --------
     >>> normalized_mutual_info(["a", "a", "b", "b"], [1, 1, 0, 0])
     1.0
     """
-    joint = _with_outliers(_table(y_true, y_pred)).astype(np.float64)
+    joint = _with_outliers(as_contingency(y_true, y_pred)).astype(np.float64)
     joint /= max(joint.sum(), 1.0)
     rows, columns = joint.sum(axis=1), joint.sum(axis=0)
     between = _entropy(rows) + _entropy(columns)
@@ -277,14 +262,26 @@ def normalized_mutual_info(y_true: Any, y_pred: Any = None) -> float:
 
 
 def adjusted_rand(y_true: Any, y_pred: Any = None) -> float:
-    """Count pairs of samples on which groups and classes agree, 0 at chance (Hubert & Arabie 1985); outliers as above.
+    """Compute the adjusted Rand index (Hubert & Arabie 1985); outliers (-1) form one group of their own.
+
+    Parameters
+    ----------
+    y_true : array-like or Contingency
+        The true classes, or counts of them.
+    y_pred : array-like or None, default=None
+        The groups.
+
+    Returns
+    -------
+    float
+        1 where groups and classes agree on all pairs, 0 on average at chance.
 
     Examples
     --------
     >>> adjusted_rand(["a", "a", "b", "b"], [1, 1, 0, 0])
     1.0
     """
-    counts = _with_outliers(_table(y_true, y_pred)).astype(np.float64)
+    counts = _with_outliers(as_contingency(y_true, y_pred)).astype(np.float64)
     total = counts.sum()
     together = _pairs(counts).sum()
     in_groups, in_classes = _pairs(counts.sum(axis=1)).sum(), _pairs(counts.sum(axis=0)).sum()
@@ -294,7 +291,19 @@ def adjusted_rand(y_true: Any, y_pred: Any = None) -> float:
 
 
 def class_count_error(found: int, true: int) -> float:
-    """``|K − K*| / K*``.
+    """Compute the relative error of a number of classes, ``|K − K*| / K*``.
+
+    Parameters
+    ----------
+    found : int
+        K.
+    true : int
+        K*.
+
+    Returns
+    -------
+    float
+        0 when it is right.
 
     Examples
     --------
@@ -304,63 +313,6 @@ def class_count_error(found: int, true: int) -> float:
     if true < 1:
         raise InputError(f"class_count_error(true={true}): there is at least one class")
     return abs(found - true) / true
-
-
-def linear_probe_accuracy(
-    train_features: Any,
-    train_labels: Any,
-    test_features: Any,
-    test_labels: Any,
-    *,
-    regularization: float = 1.0,
-    seed: int = 0,
-) -> float:
-    """Measure the accuracy of a logistic regression on frozen features: how linearly the classes can be told apart.
-
-    Features are standardised with the training part's mean and deviation.
-
-    Examples
-    --------
-    >>> rows = np.array([[0.0], [1.0], [9.0], [10.0]])
-    >>> linear_probe_accuracy(rows, [0, 0, 1, 1], rows, [0, 0, 1, 1])
-    1.0
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    rows, queries = np.asarray(train_features, np.float64), np.asarray(test_features, np.float64)
-    labels = _column(train_labels, "train_labels")
-    if len(np.unique(labels)) < 2:
-        raise InputError("linear_probe_accuracy: the training labels hold one class; at least two are needed")
-    centre, spread = rows.mean(axis=0), rows.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
-    probe = LogisticRegression(C=regularization, max_iter=1000, random_state=seed)
-    probe.fit((rows - centre) / spread, labels)
-    return float(probe.score((queries - centre) / spread, _column(test_labels, "test_labels")))
-
-
-def _table(y_true: Any, y_pred: Any) -> Contingency:
-    if isinstance(y_true, Contingency):
-        if y_pred is not None:
-            raise InputError("a Contingency already holds the predictions; leave y_pred out")
-        return y_true
-    if y_pred is None:
-        raise InputError("y_pred is missing: give one group per sample, or a Contingency alone")
-    return Contingency().update(y_true, y_pred)
-
-
-def _column(values: Any, name: str) -> npt.NDArray[Any]:
-    column = np.asarray(values)
-    if column.ndim != 1:
-        raise InputError(f"{name} of shape {column.shape}: one label per sample is needed")
-    if column.dtype.kind == "f":
-        if not (np.isfinite(column).all() and (column == np.round(column)).all()):
-            raise InputError(f"{name} holds fractions or NaN; labels are whole numbers or strings")
-        column = column.astype(np.int64)
-    return column.astype(str) if column.dtype.kind == "O" else column
-
-
-def _ordered(items: set[Hashable]) -> list[Hashable]:
-    return sorted(items, key=lambda item: (isinstance(item, str), item))
 
 
 def _assignment(counts: Counts) -> list[tuple[int, int]]:

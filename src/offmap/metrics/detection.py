@@ -56,6 +56,11 @@ def register_metric(name: str, title: str, best: Literal["max", "min"] = "max") 
     best : {"max", "min"}, default "max"
         Whether more or less of it is better.
 
+    Returns
+    -------
+    callable
+        The decorator.
+
     Examples
     --------
     >>> @register_metric("overlap", "overlap", best="min")
@@ -87,10 +92,22 @@ def metric_names() -> tuple[str, ...]:
 
 @register_metric("fpr95", "FPR95", best="min")
 def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
-    """Return the share of OOD inputs accepted when at least `tpr` of the ID inputs are (thesis, section 3.2, eq. 3.3).
+    """Compute the share of OOD inputs accepted when at least `tpr` of ID inputs are (thesis, chapter 3, eq. 3.3).
 
     The threshold is the largest one that at least `tpr` of the ID scores reach; OOD scores count when they reach it.
     Many libraries report the other direction, which is `fpr_at_tpr_ood_positive`.
+
+    Parameters
+    ----------
+    id_scores, ood_scores : array-like
+        Scores of known and of unknown inputs, higher means known.
+    tpr : float, default=0.95
+        The share of ID inputs to accept.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
 
     Examples
     --------
@@ -102,7 +119,20 @@ def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
 
 
 def threshold_at_tpr(id_scores: Any, tpr: float = 0.95) -> float:
-    """Return the largest threshold that at least `tpr` of the scores reach."""
+    """Find the largest threshold that at least `tpr` of the scores reach.
+
+    Parameters
+    ----------
+    id_scores : array-like
+        Scores of known inputs.
+    tpr : float, default=0.95
+        The share to accept.
+
+    Returns
+    -------
+    float
+        The threshold.
+    """
     if not 0 < tpr <= 1:
         raise InputError(f"tpr={tpr}: a share above 0 and at most 1 is needed")
     known = np.sort(_scores(id_scores, "ID"))[::-1]
@@ -110,7 +140,19 @@ def threshold_at_tpr(id_scores: Any, tpr: float = 0.95) -> float:
 
 
 def fpr_at_tpr_ood_positive(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
-    """Return the other convention: the share of ID inputs flagged when at least `tpr` of the OOD inputs are.
+    """Compute the share of ID inputs flagged when at least `tpr` of OOD inputs are: the other convention.
+
+    Parameters
+    ----------
+    id_scores, ood_scores : array-like
+        Scores of known and of unknown inputs, higher means known.
+    tpr : float, default=0.95
+        The share of OOD inputs to flag.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
 
     Examples
     --------
@@ -123,7 +165,17 @@ def fpr_at_tpr_ood_positive(id_scores: Any, ood_scores: Any, tpr: float = 0.95) 
 
 @register_metric("auroc", "AUROC")
 def auroc(id_scores: Any, ood_scores: Any) -> float:
-    """Return the chance that an ID input scores above an OOD input, ties counted half.
+    """Compute the probability that an ID input scores above an OOD input, ties counted half.
+
+    Parameters
+    ----------
+    id_scores, ood_scores : array-like
+        Scores of known and of unknown inputs, higher means known.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
 
     Examples
     --------
@@ -139,8 +191,21 @@ def auroc(id_scores: Any, ood_scores: Any) -> float:
 
 @register_metric("aupr_in", "AUPR-in")
 def aupr(id_scores: Any, ood_scores: Any, positive: Literal["id", "ood"] = "id") -> float:
-    """Return average precision with ID or OOD inputs as positives. It depends on the ratio of the two: report that
-    beside it.
+    """Compute the average precision with ID or OOD inputs as positives.
+
+    It depends on the ratio of the two: report that beside it.
+
+    Parameters
+    ----------
+    id_scores, ood_scores : array-like
+        Scores of known and of unknown inputs, higher means known.
+    positive : {"id", "ood"}, default="id"
+        Which inputs are to be found.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
 
     Examples
     --------
@@ -192,7 +257,17 @@ class DetectionReport:
 
 
 def detection_report(id_scores: Any, ood_scores: Any) -> DetectionReport:
-    """Return FPR95, AUROC and both AUPR, with the counts that AUPR depends on.
+    """Compute FPR95, AUROC and both AUPR, with the counts that AUPR depends on.
+
+    Parameters
+    ----------
+    id_scores, ood_scores : array-like
+        Scores of known and of unknown inputs, higher means known.
+
+    Returns
+    -------
+    DetectionReport
+        The metrics as shares.
 
     Examples
     --------

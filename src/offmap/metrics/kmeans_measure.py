@@ -9,13 +9,15 @@ from offmap.errors import InputError
 
 
 def kmeans_measure(Z: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """``M_kms = Σ_π Σ_{i∈π} ‖z_i − μ_π‖² / Σ_π |π| ‖μ_π − μ‖²`` (thesis, section 7.4.2, eq. 7.9).
+    """Compute the scatter within classes relative to that between them (thesis, chapter 7, section 7.4.2, eq. 7.8).
+
+    ``M_kms = Σ_π Σ_{i∈π} ‖z_i − μ_π‖² / Σ_π |π| ‖μ_π − μ‖²``.
 
     Parameters
     ----------
-    Z
+    Z : array-like
         Inputs × dimensions.
-    labels
+    labels : array-like
         The true class of each input; inputs marked -1 are left out.
 
     Returns
@@ -35,8 +37,19 @@ def kmeans_measure(Z: npt.ArrayLike, labels: npt.ArrayLike) -> float:
 
 
 def class_scatter(Z: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, float]:
-    """Return the scatter inside classes and between them, numerator and denominator of the measure (thesis, section
-    7.4.2, eq. 7.8).
+    """Compute the scatter within classes and between them, numerator and denominator of `kmeans_measure`.
+
+    Parameters
+    ----------
+    Z : array-like of shape (n, d)
+        The features.
+    labels : array-like of shape (n,)
+        Their classes.
+
+    Returns
+    -------
+    tuple of 2 float
+        Within and between.
 
     Examples
     --------

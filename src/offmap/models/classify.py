@@ -28,15 +28,15 @@ def train_classifier(
 
     Parameters
     ----------
-    model
+    model : nn.Module
         Any module from inputs to logits.
-    inputs, labels
+    inputs, labels : array-like
         Arrays or tensors: one row and one class index per sample.
-    epochs, batch_size, learning_rate, weight_decay
+    epochs, batch_size, learning_rate, weight_decay : int, default=20 and 64 and 0.003 and 0.0001
         As usual; the learning rate follows a cosine down to zero.
-    seed
+    seed : int, default=0
         Of the order of samples, and of dropout, if any.
-    on_epoch
+    on_epoch : callable or None, default=None
         Called after each epoch with its number, from 1, and the mean loss.
 
     Returns

@@ -16,13 +16,13 @@ class CNN(nn.Module):
 
     Parameters
     ----------
-    n_classes
+    n_classes : int
         Outputs.
-    channels
+    channels : int, default=1
         Of the input: 1 for grey, 3 for colour.
-    width
+    width : int, default=24
         Channels of the first convolution; the last has four times as many, which is the number of features.
-    seed
+    seed : int, default=0
         Of the initial weights; torch's own random state is left alone.
 
     Examples

@@ -20,13 +20,13 @@ class DenseNet(nn.Module):
 
     Parameters
     ----------
-    n_classes
+    n_classes : int, default=10
         Outputs.
-    layers
+    layers : int, default=16
         Layers in each block: 16 make a network of depth 100.
-    growth
+    growth : int, default=12
         Channels that each layer adds.
-    seed
+    seed : int, default=0
         Of the initial weights; torch's own random state is left alone.
 
     Examples

@@ -25,7 +25,7 @@ def remove_last_layer(model: nn.Module) -> tuple[nn.Module, int]:
 
     Parameters
     ----------
-    model
+    model : nn.Module
         Changed in place: `nn.Identity` stands where the layer was, so other parameters keep their names.
 
     Returns
@@ -54,14 +54,14 @@ def make_encoder(name: str, shape: Sequence[int], seed: int = 0, **settings: Any
 
     Parameters
     ----------
-    name
+    name : str
         For pictures: ``"cnn"``, ``"resnet18"``, ``"resnet50"``, ``"densenet"``, ``"mobilenetv2"``, ``"vit"``. For rows
         of numbers: ``"linear"``, ``"mlp"`` (both start as the identity), ``"identity"``.
-    shape
+    shape : sequence of int
         Of one input: channels × height × width, or the width of a row.
-    seed
+    seed : int, default=0
         Of the initial weights.
-    **settings
+    **settings : Any
         Of the network's class, such as ``width=32``.
 
     Returns

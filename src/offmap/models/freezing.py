@@ -19,9 +19,9 @@ def freeze(model: nn.Module, keep: str | Iterable[str] = ()) -> tuple[str, ...]:
 
     Parameters
     ----------
-    model
+    model : nn.Module
         Changed in place; what was frozen before thaws where it is kept.
-    keep
+    keep : str or iterable of str, default=()
         Names of modules or parameters that train, with all that is inside them. None freezes everything.
 
     Returns
@@ -53,8 +53,13 @@ def train_mode(model: Module) -> Module:
 
     Parameters
     ----------
-    model
+    model : Module
         Changed in place.
+
+    Returns
+    -------
+    nn.Module
+        The same.
 
     Examples
     --------

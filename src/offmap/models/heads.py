@@ -20,13 +20,13 @@ class Adapter(nn.Module):
 
     Parameters
     ----------
-    inputs
+    inputs : int
         Width of the embeddings.
-    outputs
+    outputs : int or None, default=None
         Width of what is made; `None` for the same.
-    hidden
+    hidden : int, default=0
         Width of the two-layer network; 0 for a linear map alone.
-    seed
+    seed : int, default=0
         Of the initial weights; torch's own random state is left alone.
 
     Examples
@@ -64,13 +64,13 @@ class MLP(nn.Module):
 
     Parameters
     ----------
-    widths
+    widths : sequence of int
         Of the input, of every layer between, of the output.
-    batch_norm
+    batch_norm : bool, default=False
         Whether each layer is followed by batch normalisation, the last one too.
-    normalize
+    normalize : bool, default=False
         Whether what comes out is scaled to length 1.
-    seed
+    seed : int, default=0
         Of the initial weights; torch's own random state is left alone.
 
     Examples
@@ -104,8 +104,13 @@ def spectral_head(inputs: int = 512, hidden: int = 2048, outputs: int = 1000, se
 
     Parameters
     ----------
-    inputs, hidden, outputs, seed
+    inputs, hidden, outputs, seed : int, default=512 and 2048 and 1000 and 0
         As for `MLP`.
+
+    Returns
+    -------
+    MLP
+        Not trained.
 
     Examples
     --------

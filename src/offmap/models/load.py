@@ -21,12 +21,17 @@ def load_network(reference: str, weights: str | os.PathLike[str] | None = None, 
 
     Parameters
     ----------
-    reference
+    reference : str
         Such as ``"model.onnx"`` or ``"package.module:factory"``.
-    weights
+    weights : str, path or None, default=None
         For an import path: a file of weights to load into the model.
-    layer
+    layer : str or None, default=None
         Where to tap; see `Network`.
+
+    Returns
+    -------
+    Network
+        Ready to extract.
 
     Examples
     --------
@@ -49,11 +54,16 @@ def load_model(reference: str, weights: str | os.PathLike[str] | None = None) ->
 
     Parameters
     ----------
-    reference
+    reference : str
         ``"package.module:name"``, where the name is a module, or a class or function that makes one without
         arguments. The current folder is searched too.
-    weights
+    weights : str, path or None, default=None
         A ``.safetensors`` file, or one that ``torch.save`` wrote of a state dict; see `offmap.models.weights`.
+
+    Returns
+    -------
+    nn.Module
+        In evaluation mode.
 
     Examples
     --------
@@ -79,6 +89,21 @@ def load_model(reference: str, weights: str | os.PathLike[str] | None = None) ->
 
 def import_object(reference: str) -> Any:
     """Import what a path such as ``"package.module:name"`` names. Importing runs code: name only what you trust.
+
+    Parameters
+    ----------
+    reference : str
+        ``"package.module:name"``.
+
+    Returns
+    -------
+    Any
+        What it names.
+
+    Raises
+    ------
+    InputError
+        If there is no such module or name.
 
     Examples
     --------

@@ -19,17 +19,17 @@ class MobileNetV2(nn.Module):
 
     Parameters
     ----------
-    n_classes
+    n_classes : int, default=1000
         Outputs.
-    small
+    small : bool, default=False
         Strides for pictures of about 32 pixels in place of 224; the weights have the same shapes.
-    channels
+    channels : int, default=3
         Of the input.
-    width
+    width : float, default=1.0
         A factor on the channels of every layer, rounded to multiples of eight.
-    dropout
+    dropout : float, default=0.2
         Before the linear layer.
-    seed
+    seed : int, default=0
         Of the initial weights; torch's own random state is left alone.
 
     Examples

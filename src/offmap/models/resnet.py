@@ -22,18 +22,18 @@ class ResNet(nn.Module):
 
     Parameters
     ----------
-    n_classes
+    n_classes : int, default=10
         Outputs.
-    depth
+    depth : int, default=18
         18 or 50.
-    stem
+    stem : {"cifar", "imagenet"}, default="cifar"
         ``"cifar"``: a 3×3 convolution, nothing else, for pictures of about 32 pixels, the network of the thesis'
         CIFAR experiments (section 8.4). ``"imagenet"``: 7×7 with stride 2, then pooling, for about 224.
-    channels
+    channels : int, default=3
         Of the input.
-    width
+    width : int, default=64
         Channels of the first stage; the last has eight times as many, and 50 layers four times those.
-    seed
+    seed : int, default=0
         Of the initial weights; torch's own random state is left alone.
 
     Examples

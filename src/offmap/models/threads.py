@@ -10,7 +10,9 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For a small network, which gains nothing from more; and its numbers do not depend on how many cores there are.
+    """Compute with one thread inside the block.
+
+    A small network gains nothing from more, and its numbers then do not depend on the number of cores.
 
     Examples
     --------

@@ -20,23 +20,23 @@ class ViT(nn.Module):
 
     Parameters
     ----------
-    n_classes
+    n_classes : int, default=10
         Outputs.
-    size
+    size : int, default=32
         Height and width of the pictures.
-    patch
+    patch : int, default=4
         Height and width of a patch; the size is a multiple of it.
-    width
+    width : int, default=192
         Numbers in a token: the features.
-    depth
+    depth : int, default=6
         Blocks.
-    n_heads
+    n_heads : int, default=3
         Heads of attention; the width is a multiple of it.
-    channels
+    channels : int, default=3
         Of the input.
-    dropout
+    dropout : float, default=0.0
         In the blocks.
-    seed
+    seed : int, default=0
         Of the initial weights; torch's own random state is left alone.
 
     Examples

@@ -47,12 +47,12 @@ def load_weights(model: nn.Module, file: str | os.PathLike[str], partial: bool =
 
     Parameters
     ----------
-    model
+    model : nn.Module
         Filled in place. Nothing is changed if the file is refused.
-    file
+    file : str or path
         ``.safetensors``, or what ``torch.save`` wrote of a state dict, alone or inside a training script's
         dictionary. Never unpickled: weights run nothing.
-    partial
+    partial : bool, default=False
         Load what agrees in name and shape and report the rest: for an encoder with another head.
 
     Returns
@@ -93,8 +93,13 @@ def read_weights(file: str | os.PathLike[str]) -> dict[str, Any]:
 
     Parameters
     ----------
-    file
+    file : str or path
         As for `load_weights`.
+
+    Returns
+    -------
+    dict of str to Any
+        Tensors by name.
 
     Examples
     --------

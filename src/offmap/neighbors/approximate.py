@@ -33,7 +33,22 @@ class Index:
         self._index = self._build()
 
     def search(self, queries: Float32Array, k: int) -> tuple[Float32Array, Array]:
-        """Return distances and row numbers, nearest first; what the index could not find is infinity and −1."""
+        """Find the k nearest rows that the index knows of.
+
+        Parameters
+        ----------
+        queries : ndarray of float32 of shape (n, d)
+            The queries.
+        k : int
+            How many rows.
+
+        Returns
+        -------
+        distances : ndarray of float32 of shape (n, k)
+            Nearest first; infinity for what the index could not find.
+        rows : ndarray of int64 of shape (n, k)
+            Their numbers; −1 for what it could not find.
+        """
         if self.engine == "hnsw":
             self._index.hnsw.efSearch = max(128, 2 * k)
         if not len(queries):
@@ -63,7 +78,19 @@ class Index:
 
 
 def between(parts: Sequence[Array], count: int = 200) -> Float32Array:
-    """Return points halfway between rows that lie far apart in the bank: queries like its rows, but none of them.
+    """Make queries like a bank's rows but none of them: points halfway between rows that lie far apart in it.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray
+        The bank.
+    count : int, default=200
+        How many points.
+
+    Returns
+    -------
+    ndarray of float32 of shape (count, d)
+        The points.
 
     Examples
     --------
@@ -79,7 +106,17 @@ def between(parts: Sequence[Array], count: int = 200) -> Float32Array:
 
 
 def overlap(found: Array, true: Array) -> float:
-    """Return the share of the true neighbours that were found, the recall.
+    """Compute the share of the true neighbours that were found, the recall.
+
+    Parameters
+    ----------
+    found, true : ndarray of int of shape (n, k)
+        Row numbers.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
 
     Examples
     --------

@@ -27,12 +27,12 @@ class Bank:
 
     Parameters
     ----------
-    normalize
+    normalize : bool, default=True
         Scale every vector to length 1, once when it is added; queries are scaled too (thesis: k-NN detection
         depends on it).
-    dtype
+    dtype : str, default="float32"
         How vectors are stored: ``"float32"``, or ``"float16"`` for half the memory.
-    engine
+    engine : Engine, default="auto"
         ``"auto"`` and ``"exact"`` search exactly with blocked matrix products, ``"faiss"`` with faiss Flat;
         ``"hnsw"`` and ``"ivf"`` are approximate, `recall` says how well they do.
 
@@ -70,9 +70,23 @@ class Bank:
 
     @classmethod
     def of(cls, vectors: Array, normalize: bool = True, engine: Engine = "auto") -> Bank:
-        """Return a bank around an array or memory map that is already as it should be; nothing is copied or checked.
+        """Make a bank around an array or memory map that is already as it should be; nothing is copied or checked.
 
         With `normalize`, the rows must have length 1.
+
+        Parameters
+        ----------
+        vectors : ndarray of shape (n, d)
+            The rows; of length 1 with `normalize`.
+        normalize : bool, default=True
+            Whether queries are scaled to length 1.
+        engine : Engine, default="auto"
+            What searches.
+
+        Returns
+        -------
+        Bank
+            Around these rows.
 
         Examples
         --------
@@ -116,7 +130,7 @@ class Bank:
 
         Parameters
         ----------
-        block
+        block : array-like
             Rows × columns; the first block sets the width.
         """
         rows = as_rows(block, "Bank.add", self.width)
@@ -145,9 +159,23 @@ class Bank:
         return self
 
     def kth_distance(self, queries: Any, k: int, average: bool = False) -> Float32Array:
-        """Return the distance of each query to its k-th nearest row, or the mean distance to the k nearest.
+        """Compute the distance of each query to its k-th nearest row, or the mean distance to the k nearest.
 
         A query without direction (all zeros, when normalising) is infinitely far from everything.
+
+        Parameters
+        ----------
+        queries : array-like of shape (n, d)
+            The queries.
+        k : int
+            Which neighbour.
+        average : bool, default=False
+            Whether to average over the k nearest.
+
+        Returns
+        -------
+        ndarray of float32 of shape (n,)
+            The distances.
         """
         asked, lost = self._queries(queries, k)
         found, _ = self._nearest(asked, k, last_only=not average)
@@ -156,9 +184,23 @@ class Bank:
         return result
 
     def search(self, queries: Any, k: int) -> tuple[Float32Array, Array]:
-        """Return the distances to the k nearest rows and their numbers, nearest first.
+        """Find the k nearest rows of each query.
 
         A query without direction (all zeros, when normalising) has distance infinity and row −1.
+
+        Parameters
+        ----------
+        queries : array-like of shape (n, d)
+            The queries.
+        k : int
+            How many rows.
+
+        Returns
+        -------
+        distances : ndarray of float32 of shape (n, k)
+            Nearest first.
+        rows : ndarray of int64 of shape (n, k)
+            Their numbers.
         """
         asked, lost = self._queries(queries, k)
         found, rows = self._nearest(asked, k, last_only=False)
@@ -170,9 +212,9 @@ class Bank:
 
         Parameters
         ----------
-        k
+        k : int
             How many neighbours.
-        queries
+        queries : array-like or None, default=None
             Held-out queries; without them, 200 points halfway between rows of the bank stand in.
         """
         asked, _ = self._queries(approximate.between(self._parts) if queries is None else queries, k)
@@ -207,7 +249,20 @@ class Bank:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], mmap: bool = True) -> Bank:
-        """Read a folder that `save` wrote; mapped into memory, so that it may be larger than memory."""
+        """Read a folder that `save` wrote; mapped into memory, so that it may be larger than memory.
+
+        Parameters
+        ----------
+        folder : str or path
+            The folder.
+        mmap : bool, default=True
+            Whether to map the rows instead of reading them.
+
+        Returns
+        -------
+        Bank
+            As it was saved.
+        """
         vectors, config = files.load(folder, mmap)
         bank = cls(config["normalize"], config["dtype"], config["engine"])
         bank._parts = [vectors] if len(vectors) else []
@@ -231,7 +286,7 @@ class Bank:
         self._parts.append(array)
 
     def _queries(self, queries: Any, k: int) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
-        """Checked and normalised queries, and which of them have no direction."""
+        """Return checked and normalised queries, and which of them have no direction."""
         if not self._parts:
             raise InputError("Bank: it is empty; add rows before asking for neighbours")
         if not 1 <= k <= len(self):
@@ -269,7 +324,7 @@ class Bank:
         return found, rows
 
     def _by_half(self, query: Float32Array, k: int) -> tuple[Float32Array, Array] | None:
-        """The answer to a single unit query from a float16 copy, if there is one and it can tell."""
+        """Return the answer to a single unit query from a float16 copy, if there is one and it can tell."""
         self._single += 1
         if self._single == PATIENCE and HalfCopy.pays(self._parts):
             self._half = HalfCopy(self._parts)

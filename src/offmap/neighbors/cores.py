@@ -66,7 +66,14 @@ def one_core_products() -> Any:
 
 
 def in_threads(work: Callable[[int], None], threads: int) -> None:
-    """Run ``work(0) … work(threads - 1)`` side by side, and let an error out.
+    """Run ``work(0) … work(threads - 1)`` side by side, and raise the error of one that fails.
+
+    Parameters
+    ----------
+    work : callable
+        Takes the number of the thread.
+    threads : int
+        How many.
 
     Examples
     --------

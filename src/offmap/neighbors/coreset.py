@@ -24,11 +24,11 @@ def k_center(rows: Array, size: int, seed: int = 0) -> tuple[Array, float]:
 
     Parameters
     ----------
-    rows
+    rows : ndarray
         The bank, in memory or mapped.
-    size
+    size : int
         How many rows to take.
-    seed
+    seed : int, default=0
         Chooses the first row, by content: the order of the rows does not matter.
 
     Returns
@@ -61,7 +61,7 @@ def k_center(rows: Array, size: int, seed: int = 0) -> tuple[Array, float]:
 
 
 def _next(values: Float32Array, nearest: FloatArray, count: int) -> list[int]:
-    """The next rows that the greedy rule takes, as many as can be told without looking at all rows again.
+    """Return the next rows that the greedy rule takes, as many as can be told without looking at all rows again.
 
     Distances to the chosen rows only fall. So the farthest row is in the pool of the farthest ones as long as
     some row of the pool is at least as far as all outside it were; until then only the pool needs updating.

@@ -18,6 +18,7 @@ import numpy as np
 
 from offmap.neighbors import tiled
 from offmap.neighbors.cores import in_threads, one_core_products
+from offmap.neighbors.largest import best, last
 from offmap.neighbors.tiled import Tile
 from offmap.typing import Array, Float32Array
 
@@ -37,20 +38,27 @@ def nearest(
     penalties: Sequence[Float32Array] | None = None,
     last_only: bool = False,
 ) -> tuple[Float32Array, Array]:
-    """Return the closeness and the row numbers of the k nearest rows, nearest first; or of the k-th alone.
+    """Find the k nearest rows of each query, nearest first; or the k-th alone.
 
     Parameters
     ----------
-    parts
+    parts : sequence of ndarray
         The bank: arrays of equal width, in memory or mapped.
-    queries
+    queries : ndarray of float32
         Rows of the same width, float32.
-    k
+    k : int
         At most the number of rows in the bank.
-    penalties
+    penalties : sequence of ndarray of float32 or None, default=None
         Half the squared norm of each row, per part; none for unit vectors.
-    last_only
+    last_only : bool, default=False
         Answer with one column, the k-th neighbour.
+
+    Returns
+    -------
+    closeness : ndarray of float32 of shape (n, k)
+        Inner products less the penalties; larger is nearer.
+    rows : ndarray of int64 of shape (n, k)
+        Row numbers. One column with `last_only`.
 
     Examples
     --------
@@ -105,20 +113,20 @@ def _dense(
     for tile in tiled.tiles(parts, penalties, size):
         values = _closeness(tile, queries)
         if len(tile.rows) == sum(len(part) for part in parts):
-            return tiled.last(values, k) if last_only else tiled.best(values, k)
+            return last(values, k) if last_only else best(values, k)
         here = np.tile(np.arange(tile.start, tile.start + len(tile.rows)), (len(queries), 1))
         values, numbers = np.concatenate([held, values], axis=1), np.concatenate([numbers, here], axis=1)
-        held, chosen = tiled.best(values, min(k, values.shape[1]))
+        held, chosen = best(values, min(k, values.shape[1]))
         numbers = np.take_along_axis(numbers, chosen, axis=1)
     return (held[:, -1:], numbers[:, -1:]) if last_only else (held, numbers)
 
 
 def _closeness(tile: Tile, queries: Float32Array) -> Float32Array:
-    """Queries × rows, in runs of rows that are still in cache when float16 has been widened."""
+    """Return queries × rows, in runs of rows that are still in cache when float16 has been widened."""
     values = np.empty((len(queries), len(tile.rows)), np.float32)
     run = len(tile.rows) if tile.rows.dtype == np.float32 else max(1, HALVES // queries.shape[1])
     for start in range(0, len(tile.rows), run):
-        part, here = tile[start : start + run].widened(), slice(start, start + run)
+        part, here = tile[start : start + run].widen(), slice(start, start + run)
         if len(queries) > ONE_BY_ONE:
             values[:, here] = part.closeness(queries)
         else:

@@ -24,9 +24,18 @@ _BLOCK_BYTES = 32 * 2**20
 
 
 def save(folder: str | os.PathLike[str], parts: Sequence[Array], config: Mapping[str, Any]) -> None:
-    """Write the parts one after the other; the folder appears when everything is in it.
+    """Write a bank; the folder appears when everything is in it.
 
     An existing bank is never replaced: of two writers, one succeeds and the other is told.
+
+    Parameters
+    ----------
+    folder : str or path
+        It must not exist.
+    parts : sequence of ndarray
+        The rows, written one part after the other.
+    config : mapping of str to Any
+        The rest, as JSON.
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -52,7 +61,20 @@ def save(folder: str | os.PathLike[str], parts: Sequence[Array], config: Mapping
 
 
 def load(folder: str | os.PathLike[str], mmap: bool) -> tuple[Array, dict[str, Any]]:
-    """Return the vectors and the configuration; sizes are checked always, the checksum when everything is read."""
+    """Read a bank; sizes are checked always, the checksum when everything is read.
+
+    Parameters
+    ----------
+    folder : str or path
+        What `save` wrote.
+    mmap : bool
+        Whether to map the rows instead of reading them.
+
+    Returns
+    -------
+    tuple of ndarray, dict of str to Any
+        The rows and the configuration.
+    """
     target = Path(folder)
     try:
         meta = json.loads((target / META).read_text())

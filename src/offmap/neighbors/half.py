@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from offmap.neighbors.tiled import best
+from offmap.neighbors.largest import best
 from offmap.neighbors.vectors import as_floats, is_mapped, take
 from offmap.typing import Array, Float32Array
 
@@ -23,10 +23,20 @@ ROUNDING = 2.0**-11  # of one number to float16, relative
 
 
 def slack(width: int) -> float:
-    """Return how far a product of two unit vectors in float16 can be from the true one.
+    """Bound how far a product of two unit vectors in float16 can be from the true one.
 
     Both vectors are rounded, and the product is: three roundings. Numbers too small for float16 and the sum in float32
     add at most 2⁻²³ per column.
+
+    Parameters
+    ----------
+    width : int
+        Number of columns.
+
+    Returns
+    -------
+    float
+        The bound.
 
     Examples
     --------
@@ -41,7 +51,7 @@ class HalfCopy:
 
     Parameters
     ----------
-    parts
+    parts : sequence of ndarray
         The bank.
 
     Examples
@@ -66,7 +76,20 @@ class HalfCopy:
         return plain and SMALLEST <= size <= LARGEST and _sums_in_float32()
 
     def nearest(self, query: Float32Array, k: int) -> tuple[Float32Array, Array] | None:
-        """Return the closeness and the numbers of the k nearest rows, as `exact.nearest`; `None` if too many may be."""
+        """Find the k nearest rows of a query, as `exact.nearest` does.
+
+        Parameters
+        ----------
+        query : ndarray of float32 of shape (1, d)
+            One query.
+        k : int
+            How many rows.
+
+        Returns
+        -------
+        tuple of 2 ndarray or None
+            Closeness and row numbers; `None` if too many rows may be among them.
+        """
         import torch
 
         asked = torch.from_numpy(query.astype(np.float16))
@@ -81,7 +104,7 @@ class HalfCopy:
 
 
 def _sums_in_float32() -> bool:
-    """Whether this machine's float16 product keeps its sums in float32.
+    """Return whether this machine's float16 product keeps its sums in float32.
 
     1 + 4096 · 2⁻¹² is 2; a sum in float16 would stay at 1, for 2⁻¹² is below its last digit there.
     """

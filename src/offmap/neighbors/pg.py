@@ -27,11 +27,11 @@ class PgBank:
 
     Parameters
     ----------
-    connection
+    connection : str
         What psycopg connects to: ``"postgresql://user@host/database"``.
-    table
+    table : str
         The table's name: lower-case letters, digits and underscores. Made at the first `add`.
-    normalize
+    normalize : bool, default=True
         Scale every vector to length 1 when it is added, and queries too. A table remembers how it was made.
 
     Examples
@@ -104,9 +104,23 @@ class PgBank:
         return self
 
     def kth_distance(self, queries: Any, k: int, average: bool = False) -> Float32Array:
-        """Return the distance of each query to its k-th nearest row, or the mean distance to the k nearest.
+        """Compute the distance of each query to its k-th nearest row, or the mean distance to the k nearest.
 
         A query without direction (all zeros, when normalising) is infinitely far from everything.
+
+        Parameters
+        ----------
+        queries : array-like of shape (n, d)
+            The queries.
+        k : int
+            Which neighbour.
+        average : bool, default=False
+            Whether to average over the k nearest.
+
+        Returns
+        -------
+        ndarray of float32 of shape (n,)
+            The distances.
         """
         distances, _ = self.search(queries, k)
         if average:
@@ -114,7 +128,22 @@ class PgBank:
         return distances[:, -1]
 
     def search(self, queries: Any, k: int) -> tuple[Float32Array, Array]:
-        """Return the distances to the k nearest rows and their numbers, nearest first."""
+        """Find the k nearest rows of each query.
+
+        Parameters
+        ----------
+        queries : array-like of shape (n, d)
+            The queries.
+        k : int
+            How many rows.
+
+        Returns
+        -------
+        distances : ndarray of float32 of shape (n, k)
+            Nearest first.
+        rows : ndarray of int64 of shape (n, k)
+            Their numbers.
+        """
         with self._session() as session:
             width = self._width(session)
             if not width:
@@ -137,7 +166,7 @@ class PgBank:
         return distances, rows
 
     def recall(self, k: int) -> float:
-        """1: every row is looked at."""
+        """Return 1: every row is looked at."""
         return 1.0
 
     def explain(self) -> str:
@@ -165,7 +194,7 @@ class PgBank:
             raise StoreError(f"{self!r}: the database said: {str(error).strip()}; nothing was changed") from error
 
     def _width(self, session: Any) -> int:
-        """The table's width; 0 if there is none. The table says itself how it was made."""
+        """Return the table's width; 0 if there is none. The table says itself how it was made."""
         found = session.execute("SELECT obj_description(to_regclass(%s), 'pg_class')", (self.table,)).fetchone()[0]
         exists = session.execute("SELECT to_regclass(%s) IS NOT NULL", (self.table,)).fetchone()[0]
         if not exists:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offmap.neighbors.cores import in_threads
+from offmap.neighbors.largest import best, last, top
 from offmap.neighbors.vectors import as_floats, is_mapped, take
 from offmap.typing import Array, Float32Array
 
@@ -39,16 +40,29 @@ class Tile:
     penalty: Float32Array | None
 
     def __getitem__(self, part: slice) -> Tile:
-        """Some of the rows."""
+        """Return some of the rows."""
         penalty = None if self.penalty is None else self.penalty[part]
         return Tile(self.start + (part.start or 0) * self.step, self.step, self.rows[part], penalty)
 
-    def widened(self) -> Tile:
+    def widen(self) -> Tile:
         """Return the same rows in float32."""
         return Tile(self.start, self.step, as_floats(self.rows), self.penalty)
 
     def closeness(self, queries: Float32Array, out: Float32Array | None = None) -> Float32Array:
-        """Return queries × rows; larger is nearer."""
+        """Multiply queries with the rows of the tile; larger is nearer.
+
+        Parameters
+        ----------
+        queries : ndarray of float32 of shape (n, d)
+            The queries.
+        out : ndarray of float32 or None, default=None
+            Where to write.
+
+        Returns
+        -------
+        ndarray of float32 of shape (n, rows)
+            Inner products less the penalties.
+        """
         values: Float32Array = np.matmul(queries, as_floats(self.rows).T, out=out)
         if self.penalty is not None:
             values -= self.penalty
@@ -58,7 +72,24 @@ class Tile:
 def tiles(
     parts: Sequence[Array], penalties: Sequence[Float32Array] | None, size: int, spread: bool = False
 ) -> list[Tile]:
-    """Cut a bank into tiles of at most `size` rows: runs, or with `spread` every so-manieth row of a part."""
+    """Cut a bank into tiles.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray
+        The bank.
+    penalties : sequence of ndarray of float32 or None
+        Half the squared norm of each row, per part.
+    size : int
+        Rows of a tile, at most.
+    spread : bool, default=False
+        Whether a tile takes every n-th row of a part instead of a run.
+
+    Returns
+    -------
+    list of Tile
+        The tiles.
+    """
     cut, before = [], 0
     for number, part in enumerate(parts):
         count = -(-len(part) // size)
@@ -71,10 +102,22 @@ def tiles(
 
 
 def rank_for(k: int, share: float) -> int:
-    """Return which value of a share of the bank lies below the k-th of the whole bank, almost surely.
+    """Find which value of a share of the bank lies below the k-th of the whole bank, almost surely.
 
     Above the r-th value of the share, the whole has r / share values, give or take sqrt(r) / share. This is the
     smallest r that leaves k of them DEVIATIONS below the mean.
+
+    Parameters
+    ----------
+    k : int
+        Rank in the whole bank.
+    share : float
+        Of the bank, from 0 to 1.
+
+    Returns
+    -------
+    int
+        Rank in the share.
 
     Examples
     --------
@@ -85,9 +128,25 @@ def rank_for(k: int, share: float) -> int:
 
 
 def room(total: int, k: int, threads: int, sample: int) -> int:
-    """Return how many values one thread can hold per query: what will pass its bounds, a margin, and never less than k.
+    """Compute how many values one thread can hold per query: what will pass its bounds, a margin, at least k.
 
     `sample` is the number of rows the bounds come from; 0 if they are raised as more of the bank is seen.
+
+    Parameters
+    ----------
+    total : int
+        Rows of the bank.
+    k : int
+        Neighbours wanted.
+    threads : int
+        Number of threads.
+    sample : int
+        Rows that the bounds come from; 0 if they are raised as more of the bank is seen.
+
+    Returns
+    -------
+    int
+        Number of values.
     """
     if sample:
         passing = rank_for(k, sample / total) * total / (sample * threads)
@@ -101,7 +160,22 @@ def room(total: int, k: int, threads: int, sample: int) -> int:
 
 
 def queries_at_once(total: int, k: int, threads: int) -> int:
-    """Return how many queries share one reading of the bank, within the memory for their buffers."""
+    """Compute how many queries share one reading of the bank, within the memory for their buffers.
+
+    Parameters
+    ----------
+    total : int
+        Rows of the bank.
+    k : int
+        Neighbours wanted.
+    threads : int
+        Number of threads.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
     per_query = 12 * threads * max(room(total, k, threads, 0), room(total, k, threads, _sample_of(total)))
     return int(np.clip(BUFFER_BYTES // per_query, 1, 16 * TILE_QUERIES))
 
@@ -115,7 +189,30 @@ def nearest(
     values: Float32Array,
     rows: Array,
 ) -> Array:
-    """Write the k nearest of each query (or into one column the k-th alone); say which guesses were wrong."""
+    """Write the k nearest of each query, or into one column the k-th alone.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray
+        The bank.
+    queries : ndarray of float32 of shape (n, d)
+        The queries.
+    k : int
+        Neighbours wanted.
+    penalties : sequence of ndarray of float32 or None
+        Half the squared norm of each row, per part.
+    threads : int
+        Number of threads.
+    values : ndarray of float32 of shape (n, k or 1)
+        Closeness; written to.
+    rows : ndarray of int64 of shape (n, k or 1)
+        Row numbers; written to.
+
+    Returns
+    -------
+    ndarray of int
+        The queries whose guessed bound was too high, and that must be asked again.
+    """
     total = sum(len(part) for part in parts)
     spread = len(parts) == 1 and not is_mapped(parts[0])
     cut = tiles(parts, penalties, TILE_ROWS, spread)
@@ -162,8 +259,16 @@ class Worker:
         self._passed = np.empty(len(self._out), np.bool_)
 
     def take(self, tile: Tile, queries: Float32Array) -> None:
-        """Multiply one tile with all queries and keep what passes the bounds."""
-        ready = tile.widened()
+        """Multiply one tile with all queries and keep what passes the bounds.
+
+        Parameters
+        ----------
+        tile : Tile
+            Some rows of the bank.
+        queries : ndarray of float32 of shape (n, d)
+            The queries.
+        """
+        ready = tile.widen()
         rank = rank_for(self.k, len(tile.rows) / self.total)
         for start in range(0, len(queries), TILE_QUERIES):
             block = slice(start, min(start + TILE_QUERIES, len(queries)))
@@ -206,7 +311,7 @@ class Worker:
         held += counts
 
     def _numbers(self, tile: Tile) -> Array:
-        """The row numbers of a tile."""
+        """Return the row numbers of a tile."""
         return tile.start + tile.step * np.arange(len(tile.rows), dtype=self.rows.dtype)
 
     def _cut(self, values: Float32Array, tile: Tile, block: slice, over: Array) -> None:
@@ -221,45 +326,6 @@ class Worker:
         self.rows[queries, : self.k] = np.take_along_axis(numbers, chosen, axis=1)
         self.held[queries] = self.k
         self.bounds[queries] = kept.min(axis=1)
-
-
-def top(values: Float32Array, k: int) -> Array:
-    """Return where the k largest values of each row stand, in no order.
-
-    Examples
-    --------
-    >>> top(np.array([[3.0, 1.0, 2.0]], dtype=np.float32), 1)
-    array([[0]])
-    """
-    place = values.shape[1] - k
-    return np.argpartition(values, place, axis=1)[:, place:]
-
-
-def best(values: Float32Array, k: int) -> tuple[Float32Array, Array]:
-    """Return the k largest values of each row, largest first, and where they stand.
-
-    Examples
-    --------
-    >>> best(np.array([[3.0, 1.0, 2.0]], dtype=np.float32), 2)
-    (array([[3., 2.]], dtype=float32), array([[0, 2]]))
-    """
-    chosen = top(values, k)
-    kept = np.take_along_axis(values, chosen, axis=1)
-    order = np.argsort(-kept, axis=1)
-    return np.take_along_axis(kept, order, axis=1), np.take_along_axis(chosen, order, axis=1)
-
-
-def last(values: Float32Array, k: int) -> tuple[Float32Array, Array]:
-    """Return the k-th largest value of each row and where it stands: cheaper than `best`, for it sorts no places.
-
-    Examples
-    --------
-    >>> last(np.array([[3.0, 1.0, 2.0]], dtype=np.float32), 2)
-    (array([[2.]], dtype=float32), array([[2]]))
-    """
-    place = values.shape[1] - k
-    kth = np.partition(values, place, axis=1)[:, place, None]
-    return kth, np.argmax(values == kth, axis=1)[:, None]
 
 
 def _bounds(values: Float32Array, rank: int) -> Float32Array:

@@ -25,6 +25,25 @@ CLOSE = 0.01  # share of the size of its terms below which a squared distance ha
 def as_rows(values: Any, where: str, width: int = 0) -> Float32Array:
     """Turn values into finite float32 rows of the asked width, or raise an error that says what is wrong.
 
+    Parameters
+    ----------
+    values : array-like
+        Rows.
+    where : str
+        What they are, for messages.
+    width : int, default=0
+        The width asked for; any when 0.
+
+    Returns
+    -------
+    ndarray of float32 of shape (n, width)
+        The rows.
+
+    Raises
+    ------
+    InputError
+        For another shape, another width, or values that are not finite.
+
     Examples
     --------
     >>> as_rows([[1, 2]], "queries").dtype
@@ -52,6 +71,16 @@ def as_rows(values: Any, where: str, width: int = 0) -> Float32Array:
 def as_floats(rows: Array) -> Float32Array:
     """Turn stored rows into float32; a copy only if they are float16.
 
+    Parameters
+    ----------
+    rows : ndarray
+        float16 or float32.
+
+    Returns
+    -------
+    ndarray of float32
+        The rows.
+
     Examples
     --------
     >>> as_floats(np.array([[0.5, 2.0]], dtype=np.float16))
@@ -78,6 +107,11 @@ def unit(rows: Rows) -> Rows:
     rows : array or tensor of shape (n, width)
         NumPy or torch; the answer is of the same kind and precision. Gradients of tensors pass through.
 
+    Returns
+    -------
+    array or tensor of shape (n, width)
+        Rows of length 1.
+
     See Also
     --------
     unit_and_length : For float32 rows of any size, with the lengths.
@@ -99,6 +133,16 @@ def unit(rows: Rows) -> Rows:
 def unit_and_length(rows: Float32Array | FloatArray) -> tuple[Float32Array, FloatArray]:
     """Scale rows to length 1 and return the lengths they had, computed in float64; rows of zeros stay zeros.
 
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        float32 or float64.
+
+    Returns
+    -------
+    tuple of 2 ndarray
+        Rows of length 1 in float32, and lengths in float64.
+
     Examples
     --------
     >>> unit_and_length(np.array([[3.0, 4.0]], dtype=np.float32))
@@ -115,6 +159,23 @@ def unit_and_length(rows: Float32Array | FloatArray) -> tuple[Float32Array, Floa
 
 def directions(rows: Float32Array, where: str) -> Float32Array:
     """Scale rows to length 1; one of zeros is an error that names it.
+
+    Parameters
+    ----------
+    rows : ndarray of float32 of shape (n, d)
+        The rows.
+    where : str
+        What they are, for messages.
+
+    Returns
+    -------
+    ndarray of float32 of shape (n, d)
+        Rows of length 1.
+
+    Raises
+    ------
+    InputError
+        For a row of zeros.
 
     Examples
     --------
@@ -161,8 +222,21 @@ class Frame:
         return queries if self.center is None else queries - self.center
 
     def squared(self, shifted: Float32Array, closeness: Float32Array) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
-        """Return squared distances, in the place of the closeness, and where too many digits cancelled to trust
-        them.
+        """Turn closeness into squared distances, in place.
+
+        Parameters
+        ----------
+        shifted : ndarray of float32
+            Queries in this frame.
+        closeness : ndarray of float32
+            Of each query and row; overwritten.
+
+        Returns
+        -------
+        squared : ndarray of float32
+            Not below 0.
+        close : ndarray of bool
+            Where too many digits cancelled to trust them.
         """
         wide = shifted.astype(np.float64)
         constant = np.square(wide).sum(axis=1) + (1 if self.center is None else 2 * (wide @ self.center))
@@ -174,9 +248,23 @@ class Frame:
 
 
 def distances(parts: Sequence[Array], queries: Float32Array, rows: Array) -> Float32Array:
-    """Return the distance of each query to the bank row named for it, from the difference of the two.
+    """Compute the distance of each query to the bank row named for it, from the difference of the two.
 
     Each value depends on its two vectors alone, to the last bit, not on what else is asked.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray
+        The bank.
+    queries : ndarray of float32 of shape (n, d)
+        The queries.
+    rows : ndarray of int of shape (n, k)
+        Row numbers.
+
+    Returns
+    -------
+    ndarray of float32 of shape (n, k)
+        The distances.
 
     Examples
     --------
@@ -193,7 +281,19 @@ def distances(parts: Sequence[Array], queries: Float32Array, rows: Array) -> Flo
 
 
 def take(parts: Sequence[Array], chosen: Array) -> Array:
-    """Return rows of a bank by number, whichever part they are in.
+    """Collect rows of a bank by number, whichever part they are in.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray
+        The bank.
+    chosen : ndarray of int
+        Row numbers.
+
+    Returns
+    -------
+    ndarray
+        The rows.
 
     Examples
     --------
@@ -213,7 +313,17 @@ def take(parts: Sequence[Array], chosen: Array) -> Array:
 
 
 def is_mapped(array: Array) -> bool:
-    """Return whether an array lies in a mapped file, where reading in order matters.
+    """Return `True` if an array lies in a mapped file, where reading in order matters.
+
+    Parameters
+    ----------
+    array : ndarray
+        Any array or view.
+
+    Returns
+    -------
+    bool
+        Whether it is mapped.
 
     Examples
     --------
@@ -229,7 +339,17 @@ def is_mapped(array: Array) -> bool:
 
 
 def blocks(rows: Array) -> list[slice]:
-    """Return runs of rows that are small enough to work on in wider types.
+    """Cut rows into runs that are small enough to work on in wider types.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    list of slice
+        In order.
 
     Examples
     --------

@@ -59,6 +59,15 @@ class Backend(ABC):
     def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
         """Run one batch whose first input stands at place `start` of the data.
 
+        Parameters
+        ----------
+        inputs : Any
+            One batch, as the model takes it.
+        requests : sequence of Request
+            Extra passes and layers.
+        start : int
+            Place of the first input in the data.
+
         Returns
         -------
         dict of str to array

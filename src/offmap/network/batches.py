@@ -38,12 +38,33 @@ class Batch:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether it is a NumPy array or a torch tensor."""
+    """Return `True` for a NumPy array or a torch tensor.
+
+    Parameters
+    ----------
+    value : Any
+        Anything.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return isinstance(value, np.ndarray) or (hasattr(value, "detach") and hasattr(value, "shape"))
 
 
 def update_digest(digest: hashlib.blake2b, name: str, value: Any) -> None:
-    """Add the name, type, shape and bytes of an array or tensor."""
+    """Add the name, type, shape and bytes of an array or tensor.
+
+    Parameters
+    ----------
+    digest : hashlib.blake2b
+        Changed in place.
+    name : str
+        Of the array.
+    value : array or tensor
+        Its numbers.
+    """
     if hasattr(value, "detach"):
         text, shape = str(value.dtype), tuple(value.shape)
         value = value.detach().cpu().contiguous().reshape(-1)
@@ -64,13 +85,18 @@ def read_batches(loader: Any, labels: Any = None, batch_size: int = 128) -> Iter
 
     Parameters
     ----------
-    loader
+    loader : array-like or iterable of batches
         One array or tensor of all inputs; or an iterable whose items are x, (x, y, ...) or a mapping of model
         arguments that may hold ``"labels"``.
-    labels
+    labels : array-like or None, default=None
         One class index per input, used instead of the loader's own.
-    batch_size
+    batch_size : int, default=128
         How many inputs make a batch when one array is given.
+
+    Yields
+    ------
+    Batch
+        Inputs, and labels when there are any.
 
     Examples
     --------
@@ -103,14 +129,38 @@ def read_batches(loader: Any, labels: Any = None, batch_size: int = 128) -> Iter
 
 
 def check_batch_size(batch_size: int) -> int:
-    """Return how many inputs make a batch: at least one."""
+    """Check that a batch has at least one input.
+
+    Parameters
+    ----------
+    batch_size : int
+        Inputs per batch.
+
+    Returns
+    -------
+    int
+        The same.
+    """
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: a batch holds at least one input")
     return batch_size
 
 
 def batch_count(loader: Any, batch_size: int) -> int | None:
-    """Return how many batches there will be, when that is known beforehand."""
+    """Count the batches, when that is known beforehand.
+
+    Parameters
+    ----------
+    loader : array-like or iterable of batches
+        As `read_batches` takes it.
+    batch_size : int
+        Inputs per batch of one array.
+
+    Returns
+    -------
+    int or None
+        Their number.
+    """
     if is_array(loader):
         return -(-len(loader) // check_batch_size(batch_size))
     try:
@@ -120,7 +170,13 @@ def batch_count(loader: Any, batch_size: int) -> int | None:
 
 
 def require_labels(batch: Batch) -> None:
-    """Refuse a batch without labels where a method reads them."""
+    """Raise an error for a batch without labels where a method reads them.
+
+    Parameters
+    ----------
+    batch : Batch
+        One batch.
+    """
     if batch.labels is None:
         raise MissingError(
             "the detector needs labels, but the loader gives none; "

@@ -16,13 +16,31 @@ from offmap.network.preserve import attributes, preserve_rng, unique
 from offmap.network.reductions import apply_edit, signed_step
 
 if TYPE_CHECKING:
-    from offmap.network.torch_backend import Inputs, TorchBackend
+    from offmap.network.model_outputs import Inputs
+    from offmap.network.torch_backend import TorchBackend
 
 _SEED_STEP = 0x9E3779B97F4A7C15  # spreads neighbouring seeds apart (the odd constant of SplitMix64)
 
 
 def run_extra_pass(backend: TorchBackend, request: Request, inputs: Inputs, start: int) -> dict[str, torch.Tensor]:
-    """Run the pass that `request` asks for on one batch, whose first input stands at place `start`."""
+    """Run the pass that a request asks for on one batch.
+
+    Parameters
+    ----------
+    backend : TorchBackend
+        The network.
+    request : Request
+        The extra pass.
+    inputs : Tensor or mapping of str to Tensor
+        One batch.
+    start : int
+        Place of the first input in the data.
+
+    Returns
+    -------
+    dict of str to Tensor
+        The outputs by name.
+    """
     if isinstance(request, Edited):
         return _edited(backend, request, inputs)
     if isinstance(request, Perturbed):
@@ -110,7 +128,7 @@ def _of_kind(model: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
 
 
 def _differentiable(inputs: Inputs, request: Perturbed) -> tuple[str | None, torch.Tensor]:
-    """The one floating-point tensor among the inputs, and its name when they are a mapping."""
+    """Return the one floating-point tensor among the inputs, and its name when they are a mapping."""
     named: dict[str | None, Any] = {None: inputs}
     if isinstance(inputs, Mapping):
         named = {name: value for name, value in inputs.items()}  # noqa: C416 - the keys widen to optional

@@ -21,7 +21,24 @@ from offmap.typing import Array
 
 
 def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype: np.dtype[Any]) -> dict[str, Array]:
-    """Run one batch, after checking that the requirements can be met."""
+    """Run one batch, after checking that the requirements can be met.
+
+    Parameters
+    ----------
+    backend : Backend
+        The network.
+    batch : Batch
+        Inputs and labels.
+    requirements : Requirements
+        What a detector reads.
+    dtype : numpy.dtype
+        Of the arrays.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The arrays by name.
+    """
     if requirements.labels:
         require_labels(batch)
     arrays = {
@@ -68,7 +85,20 @@ def _check_logits(logits: Array, backend: Backend) -> None:
 
 
 def collect_activations(backend: Backend, parts: Sequence[dict[str, Array]]) -> Activations:
-    """Join in memory the arrays of all batches."""
+    """Join the arrays of all batches in memory.
+
+    Parameters
+    ----------
+    backend : Backend
+        It gives the head.
+    parts : sequence of dict of str to ndarray
+        One per batch.
+
+    Returns
+    -------
+    Activations
+        Of all inputs.
+    """
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     extras = {name.removeprefix("extra."): arrays[name] for name in arrays if name.startswith("extra.")}
     return Activations(arrays["features"], backend.head(), arrays["logits"], arrays.get("labels"), extras)
@@ -85,7 +115,34 @@ def extract(
     progress: bool | None,
     device: str | None,
 ) -> Activations:
-    """Run every batch once; see `Network.extract`."""
+    """Run every batch once; see `Network.extract`.
+
+    Parameters
+    ----------
+    backend : Backend
+        The network.
+    loader : array-like or iterable of batches
+        As `read_batches` takes it.
+    requirements : Requirements
+        What a detector reads.
+    to : str, path or None
+        The folder to write to; in memory when `None`.
+    dtype : str
+        Of the arrays on disk.
+    labels : array-like or None
+        Instead of the loader's own.
+    batch_size : int
+        Inputs per batch of one array.
+    progress : bool or None
+        Whether to draw progress; on a terminal when `None`.
+    device : str or None
+        Where to compute.
+
+    Returns
+    -------
+    Activations
+        Of all inputs.
+    """
     kept = check_dtype(dtype)
     with _bar(progress, batch_count(loader, batch_size)) as advance, backend.session(device):
         batches = _counted(read_batches(loader, labels, batch_size), advance)
@@ -133,7 +190,7 @@ def _counted(batches: Iterator[Batch], advance: Any) -> Iterator[Batch]:
 
 @contextmanager
 def _bar(progress: bool | None, total: int | None) -> Iterator[Any]:
-    """A function to call after every batch; it draws on a terminal, unless that is not wanted."""
+    """Return a function to call after every batch; it draws on a terminal, unless that is not wanted."""
     if progress is False or not sys.stderr.isatty():
         yield lambda: None
         return

@@ -32,15 +32,15 @@ class Network:
 
     Parameters
     ----------
-    model
+    model : nn.Module or Backend
         Any ``nn.Module`` that returns logits: a tensor, a tuple that starts with it, or something with
         ``logits``.
-    layer
+    layer : str or None, default=None
         Where to tap, when the model does not end in a linear layer or another layer is wanted. A linear layer
         with as many outputs as there are classes is taken as the head, and what goes into it is tapped. Of
         any other layer the output is tapped, averaged over positions; then there is no head. `layers` lists
         the names.
-    ensemble
+    ensemble : sequence of nn.Module, default=()
         Other models for the same inputs and classes, for methods that ask all of them.
 
     Examples
@@ -167,26 +167,26 @@ class Network:
 
         Parameters
         ----------
-        loader
+        loader : array-like or iterable of batches
             A ``DataLoader`` or any iterable of batches: x, (x, y), or a mapping of model arguments which may
             hold ``"labels"``. Or all inputs as one array, cut into batches of `batch_size` here.
-        requirements
+        requirements : Requirements or None, default=None
             What detectors ask for, ``detector.requirements``; several are united with ``|``. Features and logits are
             always kept.
-        to
+        to : str, path or None, default=None
             A folder to write to as it goes, in bounded memory. A run that was cut short is resumed by the
             same call: finished batches are not computed again, but their inputs are compared with those the
             folder was made from. A finished folder is verified and reused. Without `to` everything stays in
             memory.
-        dtype
+        dtype : str, default="float32"
             ``"float32"`` or ``"float16"``, for all arrays but the labels.
-        labels
+        labels : array-like or None, default=None
             One class index per input, in place of the loader's own.
-        batch_size
+        batch_size : int, default=128
             Only for one array of inputs; a loader has its own.
-        progress
+        progress : bool or None, default=None
             `False` for no progress bar; there is one on a terminal only.
-        device
+        device : str or None, default=None
             Where to run, e.g. ``"cuda"``; the model returns to where it was. By default where the model is.
 
         Returns
@@ -217,6 +217,26 @@ class Network:
         device: str | None = None,
     ) -> Activations:
         """Run the network on `n` inputs of Gaussian noise N(0, 1), outliers for choosing hyperparameters.
+
+        Parameters
+        ----------
+        n : int
+            Number of inputs.
+        shape : sequence of int
+            Of one input.
+        seed : int, default=0
+            Seed of the noise.
+        requirements : Requirements or None, default=None
+            What a detector reads, apart from labels.
+        batch_size : int, default=128
+            Inputs per batch.
+        device : str or None, default=None
+            Where to compute.
+
+        Returns
+        -------
+        Activations
+            Without labels.
 
         Examples
         --------

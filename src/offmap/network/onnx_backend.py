@@ -73,12 +73,27 @@ class OnnxBackend(Backend):
         return nullcontext()
 
     def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
-        """Run one batch and return features, logits and asked layers, by the names of arrays in a saved folder."""
+        """Run one batch and return features, logits and asked layers, by the names of arrays in a saved folder.
+
+        Parameters
+        ----------
+        inputs : array or mapping of str to array
+            One batch.
+        requests : sequence of Request
+            Layers.
+        start : int
+            Place of the first input in the data.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The arrays by name, as float32.
+        """
         del start  # nothing in here draws random numbers
         layers = {request.key: self._layer(request) for request in requests}
         tap = self._tap or self._find()
         tensors = {key: self._tensor_named(request.name) for key, request in layers.items()}
-        values = self.evaluated(inputs, [tap.features, tap.logits, *tensors.values()])
+        values = self.evaluate(inputs, [tap.features, tap.logits, *tensors.values()])
         features, logits = _rows(values[tap.features], tap), _logits(values[tap.logits])
         if self._tap is None:
             _check_linear(features, logits, tap)
@@ -113,7 +128,7 @@ class OnnxBackend(Backend):
         return request
 
     def _tensor_named(self, name: str) -> str:
-        """A tensor by its own name, or the first output of the node of that name."""
+        """Return a tensor by its own name, or the first output of the node of that name."""
         tensors = self.layers()
         if name in tensors:
             return name
@@ -151,8 +166,21 @@ class OnnxBackend(Backend):
             "layer: it becomes the features, the logits stay the model's output, and there is no head"
         )
 
-    def evaluated(self, inputs: Any, tensors: list[str]) -> dict[str, Array]:
-        """Compute some tensors for one batch, as they are in the graph."""
+    def evaluate(self, inputs: Any, tensors: list[str]) -> dict[str, Array]:
+        """Compute some tensors for one batch, as they are in the graph.
+
+        Parameters
+        ----------
+        inputs : array or mapping of str to array
+            One batch.
+        tensors : list of str
+            Their names in the graph.
+
+        Returns
+        -------
+        dict of str to ndarray
+            By name.
+        """
         names = list(dict.fromkeys(tensors))
         try:
             return dict(zip(names, evaluate(self._session_for(tuple(names)), names, inputs), strict=True))
@@ -160,7 +188,7 @@ class OnnxBackend(Backend):
             raise InputError(f"Network.onnx({str(self.path)!r}): {error}") from error
 
     def _session_for(self, names: tuple[str, ...]) -> Any:
-        """A session with these tensors among its outputs, kept for the next batch."""
+        """Return a session with these tensors among its outputs, kept for the next batch."""
         key = (self._device, names)
         if key not in self._sessions:
             onnx, runtime = _packages()
@@ -245,7 +273,7 @@ class _Graph:
         return Tap(features, logits, Head(weight, bias))
 
     def _constant(self, name: str) -> Array | None:
-        """A tensor that does not depend on the input."""
+        """Return a tensor that does not depend on the input."""
         if name in self._weights:
             return np.asarray(self._onnx.numpy_helper.to_array(self._weights[name]))
         node = self._producer.get(name)
@@ -283,7 +311,27 @@ def _providers(runtime: Any, device: str | None) -> list[str]:
 
 
 def evaluate(session: Any, names: Sequence[str], inputs: Any) -> list[Array]:
-    """Compute some tensors of a session for one batch of any size; a `RuntimeError` says what went wrong."""
+    """Compute some tensors of a session for one batch of any size.
+
+    Parameters
+    ----------
+    session : onnxruntime.InferenceSession
+        Of the graph.
+    names : sequence of str
+        The tensors.
+    inputs : array or mapping of str to array
+        One batch.
+
+    Returns
+    -------
+    list of ndarray
+        In the order of the names.
+
+    Raises
+    ------
+    RuntimeError
+        With what went wrong.
+    """
     specs = session.get_inputs()
     feed = {spec.name: _fed(inputs, spec, len(specs)) for spec in specs}
     size = len(next(iter(feed.values())))
@@ -300,7 +348,7 @@ def evaluate(session: Any, names: Sequence[str], inputs: Any) -> list[Array]:
 
 
 def _fed(inputs: Any, spec: Any, count: int) -> Array:
-    """The array for one input of the graph, in the type it declares."""
+    """Return the array for one input of the graph, in the type it declares."""
     if isinstance(inputs, Mapping):
         if spec.name not in inputs:
             raise InputError(f"the ONNX graph reads {spec.name!r}, but the batch holds {', '.join(inputs)}")
@@ -324,7 +372,7 @@ def _fed(inputs: Any, spec: Any, count: int) -> Array:
 
 
 def _rows(value: Array, tap: Tap) -> Array:
-    """What goes into the head as it is; of any other tensor the mean over positions."""
+    """Return what goes into the head as it is; of any other tensor the mean over positions."""
     if tap.head is not None:
         return value.reshape(len(value), -1)
     rows: Array = pool_positions(torch.from_numpy(np.asarray(value, np.float32))).numpy()

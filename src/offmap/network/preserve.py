@@ -16,7 +16,15 @@ T = TypeVar("T")
 
 @contextmanager
 def preserve_state(models: Sequence[nn.Module], device: torch.device | None = None) -> Iterator[None]:
-    """Put models in evaluation mode on the asked device for a while; afterwards all is as it was."""
+    """Put models in evaluation mode on the asked device for a while; afterwards all is as it was.
+
+    Parameters
+    ----------
+    models : sequence of nn.Module
+        The models.
+    device : torch.device or None, default=None
+        Where to put them; where they are when `None`.
+    """
     modules = unique(module for model in models for module in model.modules())
     with ExitStack() as stack:
         stack.enter_context(_buffers_kept(modules))
@@ -32,6 +40,13 @@ def attributes(modules: Sequence[nn.Module], **values: Any) -> Iterator[None]:
 
     Modes are set by their flag, module by module: `train()` would forget which parts the user had frozen, and
     some models override it to do more.
+
+    Parameters
+    ----------
+    modules : sequence of nn.Module
+        The modules.
+    **values : Any
+        Attributes by name.
     """
     before = [(module, {name: getattr(module, name) for name in values}) for module in modules]
     try:
@@ -47,7 +62,13 @@ def attributes(modules: Sequence[nn.Module], **values: Any) -> Iterator[None]:
 
 @contextmanager
 def preserve_rng(seed: int | None = None) -> Iterator[None]:
-    """Give the global random states back as they were; inside, torch's start from `seed` when given."""
+    """Restore the global random states afterwards; inside, torch's start from a seed when given.
+
+    Parameters
+    ----------
+    seed : int or None, default=None
+        The seed.
+    """
     state, python = torch.get_rng_state(), random.getstate()
     legacy = np.random.get_state()  # noqa: NPY002 - the user's global state, kept for them
     # asking a GPU that nobody uses would start it, and break loaders that fork afterwards
@@ -69,7 +90,7 @@ def preserve_rng(seed: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def _buffers_kept(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Some layers write to their buffers even in evaluation mode (counters, caches): undo it."""
+    """Return some layers write to their buffers even in evaluation mode (counters, caches): undo it."""
     before = [(module, dict(module._buffers)) for module in modules]
     tensors = unique(buffer for _, buffers in before for buffer in buffers.values() if buffer is not None)
     copies = [tensor.detach().clone() for tensor in tensors]
@@ -103,5 +124,16 @@ def _moved(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]
 
 
 def unique(items: Iterable[T]) -> list[T]:
-    """Keep each object once, in order: modules and tensors may be shared."""
+    """Keep each object once, in order: modules and tensors may be shared.
+
+    Parameters
+    ----------
+    items : iterable
+        Any objects.
+
+    Returns
+    -------
+    list
+        Without repetitions.
+    """
     return list({id(item): item for item in items}.values())

@@ -14,7 +14,20 @@ _GRAM_BYTES = 32 * 2**20
 
 
 def reduce_output(output: torch.Tensor, request: Layer) -> torch.Tensor:
-    """Reduce a layer's output to what `request` keeps, one row per input."""
+    """Reduce a layer's output to what `request` keeps, one row per input.
+
+    Parameters
+    ----------
+    output : Tensor
+        Of a layer, one entry per input.
+    request : Layer
+        Which reduction.
+
+    Returns
+    -------
+    Tensor
+        One row per input.
+    """
     if request.reduce == "mean":
         return pool_positions(output)
     if request.reduce == "flat":
@@ -26,6 +39,16 @@ def reduce_output(output: torch.Tensor, request: Layer) -> torch.Tensor:
 
 def pool_positions(output: torch.Tensor) -> torch.Tensor:
     """Pool to one vector per input: the mean over H × W of a feature map, over the tokens of a sequence.
+
+    Parameters
+    ----------
+    output : Tensor of shape (n, c, h, w), (n, tokens, width) or (n, width)
+        Of a layer.
+
+    Returns
+    -------
+    Tensor of shape (n, channels)
+        The means.
 
     Examples
     --------
@@ -40,9 +63,21 @@ def pool_positions(output: torch.Tensor) -> torch.Tensor:
 
 
 def order_statistics(output: torch.Tensor, count: int = SKETCH) -> torch.Tensor:
-    """Return `count` equally spaced order statistics of all values of each input, smallest and largest included.
+    """Compute equally spaced order statistics of all values of each input, smallest and largest included.
 
     They give every percentile of an inner layer to within 1/(count − 1) of rank, in constant space.
+
+    Parameters
+    ----------
+    output : Tensor
+        Of a layer.
+    count : int, optional
+        How many.
+
+    Returns
+    -------
+    Tensor of shape (n, count)
+        In order.
 
     Examples
     --------
@@ -58,10 +93,17 @@ def order_statistics(output: torch.Tensor, count: int = SKETCH) -> torch.Tensor:
 
 
 def gram_row_sums(output: torch.Tensor, powers: int) -> torch.Tensor:
-    """Return row sums of G_p = (F^p F^pᵀ)^(1/p) with signed roots, p = 1 … powers (Sastry & Oore 2020, eq. 1).
+    """Compute row sums of G_p = (F^p F^pᵀ)^(1/p) with signed roots, p = 1 … powers (Sastry & Oore 2020, eq. 1).
 
     F holds one row per channel. Each row is first divided by its largest magnitude m, which G_p gives back as
     m_i m_j, so that high powers neither overflow nor vanish.
+
+    Parameters
+    ----------
+    output : Tensor
+        Of a layer.
+    powers : int
+        The highest power.
 
     Returns
     -------
@@ -91,18 +133,40 @@ def _gram_block(maps: torch.Tensor, powers: int) -> torch.Tensor:
 
 
 def apply_edit(output: torch.Tensor, edit: Edit) -> torch.Tensor:
-    """Edit a layer's output."""
+    """Edit a layer's output.
+
+    Parameters
+    ----------
+    output : Tensor
+        Of a layer.
+    edit : Edit
+        What to change.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
+    """
     if isinstance(edit, Clamp):
         return output.clamp(max=edit.c)
     return remove_rank1(output)
 
 
 def remove_rank1(output: torch.Tensor) -> torch.Tensor:
-    """Subtract s₁u₁v₁ᵀ, the leading singular component of each C × HW map (RankFeat, Song et al. 2022, eq.
-    3).
+    """Subtract the leading singular component s₁u₁v₁ᵀ of each C × HW map (RankFeat, Song et al. 2022, eq. 3).
 
     The leading vector comes from the eigenvectors of the smaller Gram matrix in float64: exact, with no
     iteration to tune.
+
+    Parameters
+    ----------
+    output : Tensor
+        Of a layer.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
 
     Examples
     --------
@@ -137,6 +201,26 @@ def signed_step(
 ) -> torch.Tensor:
     """Move inputs: x − ε·sign(−∇ objective), over each channel's deviation if given (Liang et al. 2018).
 
+    Parameters
+    ----------
+    inputs : Tensor
+        x.
+    gradient : Tensor
+        ∇ of the objective.
+    epsilon : float
+        ε.
+    sign_zero : int, default=1
+        The sign of a gradient of 0.
+    scale : sequence of float or None, default=None
+        Deviation of each channel.
+    share : float, default=1.0
+        The share of entries that moves, those of the smallest gradient.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
+
     Examples
     --------
     >>> signed_step(torch.zeros(1, 3), torch.tensor([[2.0, -1.0, 0.0]]), 0.5)
@@ -162,7 +246,19 @@ def signed_step(
 
 
 def smallest_entries(values: torch.Tensor, share: float) -> torch.Tensor:
-    """Return 1 at the smallest entries of each row, a given share of them, and 0 elsewhere; at least one entry is 1.
+    """Mark the smallest entries of each row with 1, at least one, and the others with 0.
+
+    Parameters
+    ----------
+    values : Tensor
+        One entry per input.
+    share : float
+        The share of entries to mark.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
 
     Examples
     --------
@@ -175,7 +271,18 @@ def smallest_entries(values: torch.Tensor, share: float) -> torch.Tensor:
 
 
 def channel_rows(output: torch.Tensor) -> torch.Tensor:
-    """Arrange as channels × positions: C × HW of a feature map, width × tokens of a sequence, C × 1 of a vector."""
+    """Arrange as channels × positions: C × HW of a feature map, width × tokens of a sequence, C × 1 of a vector.
+
+    Parameters
+    ----------
+    output : Tensor
+        Of a layer.
+
+    Returns
+    -------
+    Tensor of shape (n, channels, positions)
+        A view where possible.
+    """
     if output.ndim == 3:
         return output.transpose(1, 2)
     return output.reshape(*output.shape[:2], -1)

@@ -19,14 +19,20 @@ from offmap.extra_passes import Layer, Request
 from offmap.network import extra_passes
 from offmap.network.backend import Backend
 from offmap.network.batches import is_array, update_digest
+from offmap.network.model_outputs import (
+    Inputs,
+    call_model,
+    find_input_rows,
+    find_logits,
+    is_linear_head,
+    unwrap_model,
+)
 from offmap.network.preserve import preserve_rng, preserve_state
 from offmap.network.reductions import pool_positions, reduce_output
 from offmap.typing import Array
 
 _PROBE = 4
-_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
-Inputs = torch.Tensor | Mapping[str, Any]
 Hook = Callable[[Any], Any]
 
 
@@ -95,8 +101,22 @@ class TorchBackend(Backend):
 
         Every batch starts from a random state of its own, made of its place `start`: a model that draws
         numbers gives the same answer in a resumed run.
+
+        Parameters
+        ----------
+        inputs : Tensor or mapping of str to Tensor
+            One batch.
+        requests : sequence of Request
+            Extra passes and layers.
+        start : int
+            Place of the first input in the data.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The arrays by name, as float32.
         """
-        inputs = self.prepared(inputs)
+        inputs = self.prepare_inputs(inputs)
         if self._tap is None:
             with preserve_rng(seed=start), torch.no_grad():
                 self._find(inputs)
@@ -116,7 +136,20 @@ class TorchBackend(Backend):
         return {name: _copied(value) for name, value in found.items()}
 
     def forward(self, inputs: Inputs, hooks: Sequence[tuple[str, Hook]] = ()) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run one pass with some layers' outputs replaced and return features and logits, still in the graph."""
+        """Run one pass with some layers' outputs replaced and return features and logits, still in the graph.
+
+        Parameters
+        ----------
+        inputs : Tensor or mapping of str to Tensor
+            One batch.
+        hooks : sequence of tuple of str, callable, default=()
+            Layers by name, and what replaces their outputs.
+
+        Returns
+        -------
+        tuple of 2 Tensor
+            Features and logits.
+        """
         calls: list[tuple[Any, Any]] = []
 
         def see(given: Any, output: Any) -> None:
@@ -145,7 +178,20 @@ class TorchBackend(Backend):
         )
 
     def logits(self, model: nn.Module, inputs: Inputs) -> torch.Tensor:
-        """Return what another member of the ensemble answers."""
+        """Run another member of the ensemble.
+
+        Parameters
+        ----------
+        model : nn.Module
+            The member.
+        inputs : Tensor or mapping of str to Tensor
+            One batch.
+
+        Returns
+        -------
+        Tensor of shape (n, c)
+            Its logits.
+        """
         return find_logits(call_model(model, inputs))
 
     def module(self, name: str) -> Any:
@@ -160,7 +206,7 @@ class TorchBackend(Backend):
                 "and net.layers() lists all"
             ) from None
 
-    def prepared(self, inputs: Any) -> Inputs:
+    def prepare_inputs(self, inputs: Any) -> Inputs:
         """Bring inputs to the model's device, floating-point numbers to its precision."""
         if isinstance(inputs, Mapping):
             return {name: self._placed(value) if is_array(value) else value for name, value in inputs.items()}
@@ -191,7 +237,7 @@ class TorchBackend(Backend):
         self._tap = self.layer
         try:
             both = self.forward(few)
-            if self._is_head and not _is_linear(*both, module):
+            if self._is_head and not is_linear_head(*both, module):
                 raise InputError(
                     f"layer={self.layer!r}: its output is not its input @ weight.T + bias, so it cannot "
                     "serve as a head; name a layer before it"
@@ -219,7 +265,7 @@ class TorchBackend(Backend):
             logits = find_logits(call_model(self.model, inputs))
         for candidate, given, answered in linear[::-1]:
             rows = find_input_rows(given, answered, logits)
-            if rows is not None and _is_linear(rows, logits, self.module(candidate)):
+            if rows is not None and is_linear_head(rows, logits, self.module(candidate)):
                 return candidate
         raise InputError(self._not_linear(order, linear, logits.shape[1]))
 
@@ -238,85 +284,6 @@ class TorchBackend(Backend):
             f"The last modules to run were {last or 'none'}. {way} layer='<name>' with one of "
             "net.layers(): its output becomes the features, the logits stay the model's, and there is no head"
         )
-
-
-def unwrap_model(model: nn.Module) -> nn.Module:
-    """Return the module whose layers can be tapped: without compilation and parallel wrappers."""
-    if isinstance(model, torch.jit.ScriptModule):
-        raise InputError(
-            "Network(ScriptModule): the layers of TorchScript cannot be tapped; pass the original nn.Module, "
-            "or export it to ONNX and use Network.onnx(path)"
-        )
-    inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", model)
-    return inner if inner is model else unwrap_model(inner)
-
-
-def call_model(model: nn.Module, inputs: Inputs) -> Any:
-    """Call the model; a mapping is passed as keyword arguments."""
-    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
-
-
-def find_logits(output: Any) -> torch.Tensor:
-    """Return the logits in what a model returned: a tensor, ``.logits``, ``["logits"]`` or the first of a tuple.
-
-    Examples
-    --------
-    >>> find_logits({"logits": torch.zeros(2, 3), "loss": None}).shape
-    torch.Size([2, 3])
-    """
-    found = output
-    if isinstance(output, Mapping) and "logits" in output:
-        found = output["logits"]
-    elif hasattr(output, "logits"):
-        found = output.logits
-    elif isinstance(output, tuple | list) and output:
-        found = output[0]
-    if not isinstance(found, torch.Tensor):
-        raise InputError(
-            f"the model returns {type(output).__name__}; logits are looked for in a tensor, in .logits or "
-            "['logits'], or first in a tuple: wrap the model to return one of these"
-        )
-    if found.ndim > 2 and found.shape[2:].numel() == 1:
-        found = found.flatten(1)
-    if found.ndim != 2:
-        raise InputError(
-            f"the model returns logits of shape {tuple(found.shape)}; one row of logits per input is needed"
-        )
-    return found
-
-
-def find_input_rows(given: Any, answered: Any, logits: torch.Tensor) -> torch.Tensor | None:
-    """Return the rows of a linear layer's input that became the logits; `None` when its output did not.
-
-    A head may answer for every token and the model then pick one: the picked row is found by its answer.
-
-    Examples
-    --------
-    >>> tokens, answers = torch.arange(6.0).reshape(1, 3, 2), torch.tensor([[[0.0], [5.0], [9.0]]])
-    >>> find_input_rows(tokens, answers, torch.tensor([[5.0]]))
-    tensor([[2., 3.]])
-    """
-    if not (isinstance(given, torch.Tensor) and isinstance(answered, torch.Tensor)):
-        return None
-    count, classes = logits.shape
-    if answered.shape[0] != count or answered.shape[-1] != classes or answered.ndim < 2:
-        return None
-    answers = answered.reshape(count, -1, classes)
-    inputs = given.reshape(count, -1, given.shape[-1])
-    same = torch.isclose(answers.to(logits.dtype), logits[:, None], rtol=1e-5, atol=1e-6, equal_nan=True).all(2)
-    if not same.any(1).all():
-        return None
-    picked = same.to(torch.uint8).argmax(1)
-    return inputs[torch.arange(count, device=inputs.device), picked]
-
-
-def _is_linear(features: torch.Tensor, logits: torch.Tensor, linear: Any) -> bool:
-    """Whether features @ W.T + b really is the output, within what the precision allows."""
-    weight, rows = linear.weight.double(), features.double()
-    bias = torch.zeros(len(weight), device=weight.device) if linear.bias is None else linear.bias.double()
-    error = (rows @ weight.T + bias - logits.double()).abs().amax()
-    size = (rows.abs() @ weight.abs().T + bias.abs()).amax()
-    return bool(error <= size * (1e-3 if features.dtype in (torch.float32, torch.float64) else 2e-2))
 
 
 @contextmanager

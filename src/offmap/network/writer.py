@@ -34,7 +34,7 @@ _COMMIT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """What is extracted: everything that must agree before a folder is continued or reused."""
+    """A description of an extraction: everything that must agree before a folder is continued or reused."""
 
     network: str
     layer: str | None
@@ -94,7 +94,22 @@ class ActivationWriter:
         return (self.path / META).exists()
 
     def check(self, index: int, rows: int, digest: str) -> bool:
-        """Return whether batch `index` is there already; refused when it was made from other inputs."""
+        """Return `True` if a batch is there already; raise an error when it was made from other inputs.
+
+        Parameters
+        ----------
+        index : int
+            Number of the batch.
+        rows : int
+            Its inputs.
+        digest : str
+            Of its inputs.
+
+        Returns
+        -------
+        bool
+            Whether it can be skipped.
+        """
         if index >= len(self._batches):
             if self.finished:
                 raise StoreError(
@@ -113,7 +128,15 @@ class ActivationWriter:
         return True
 
     def append(self, arrays: Mapping[str, Array], digest: str) -> None:
-        """Add the results of one batch; they are safe on disk after the next commit."""
+        """Add the results of one batch; they are safe on disk after the next commit.
+
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+            By name.
+        digest : str
+            Of the inputs.
+        """
         if not self._files:
             with self._saying():
                 self._start(arrays)
@@ -136,7 +159,20 @@ class ActivationWriter:
                 self._commit()
 
     def finish(self, batches: int, head: Head | None) -> Activations:
-        """Mark the folder as complete and map it into memory."""
+        """Mark the folder as complete and map it into memory.
+
+        Parameters
+        ----------
+        batches : int
+            How many there were.
+        head : Head or None
+            The network's last linear layer.
+
+        Returns
+        -------
+        Activations
+            Mapped.
+        """
         if batches != len(self._batches):
             raise StoreError(
                 f"{self.path}: made from {len(self._batches)} batches, but the loader now gives {batches}; "
@@ -259,7 +295,19 @@ class ActivationWriter:
 
 
 def npy_header(spec: Mapping[str, Any], rows: int) -> bytes:
-    """Return the header of a `.npy` file, of constant length however many rows there are.
+    """Make the header of a `.npy` file, of constant length however many rows there are.
+
+    Parameters
+    ----------
+    spec : mapping of str to Any
+        Type and shape of one row.
+    rows : int
+        Number of rows.
+
+    Returns
+    -------
+    bytes
+        The header.
 
     Examples
     --------
@@ -274,7 +322,7 @@ def npy_header(spec: Mapping[str, Any], rows: int) -> bytes:
 
 
 def _specs(arrays: Mapping[str, Array]) -> dict[str, dict[str, Any]]:
-    """What all batches must share: the type and the shape of one row of every array."""
+    """Return what all batches must share: the type and the shape of one row of every array."""
     return {name: {"dtype": array.dtype.str, "shape": list(array.shape[1:])} for name, array in arrays.items()}
 
 

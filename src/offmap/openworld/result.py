@@ -13,6 +13,7 @@ from offmap.openworld.decisions import GroupDecision
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.state import LearningState
 from offmap.report import Page
+from offmap.typing import Array
 
 
 @dataclass(frozen=True)
@@ -192,3 +193,25 @@ class Round:
 
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.1%}"
+
+
+def render_pictures(inputs: Any) -> list[Array] | None:
+    """Render inputs as pictures to look at, dark ink on white.
+
+    Parameters
+    ----------
+    inputs : array-like of shape (n, channels, height, width) or None
+        Inputs of a network.
+
+    Returns
+    -------
+    list of ndarray of uint8 or None
+        One picture each; `None` when the inputs are not pictures.
+    """
+    if inputs is None or np.ndim(inputs) != 4 or inputs.shape[1] not in (1, 3):
+        return None
+    low, high = float(np.min(inputs)), float(np.max(inputs))
+    grey = (np.moveaxis(np.asarray(inputs, np.float32), 1, -1) - low) / max(high - low, 1e-12)
+    if grey.shape[-1] == 1:
+        grey = 1 - grey
+    return list((255 * grey).astype(np.uint8))

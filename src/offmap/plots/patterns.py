@@ -30,13 +30,13 @@ def activation_pattern(
 
     Parameters
     ----------
-    id_features, ood_features
+    id_features, ood_features : Features
         Penultimate features, one row per input; the same units in both.
-    order
+    order : {"mean", "index"}, default="mean"
         ``"mean"`` sorts units by their mean on known inputs, ``"index"`` leaves them as the network has them.
-    clip
+    clip : float or None, default=None
         A level to draw, such as ReAct's threshold c.
-    title
+    title : str, default=""
         Written above the figure.
 
     Returns

@@ -30,16 +30,16 @@ def score_histogram(
 
     Parameters
     ----------
-    id_scores
+    id_scores : Scores
         Scores of inputs from known classes.
-    ood_scores
+    ood_scores : mapping of str to Scores
         Scores of unknown inputs, by the name of their set.
-    threshold
+    threshold : float or None, default=None
         λ: inputs that score at least this are taken for known.
-    bins
+    bins : int or None, default=None
         Steps over the drawn range; the outermost collect the few scores beyond it. By default 12 to 60,
         more when there are many scores.
-    title
+    title : str, default=""
         Written above the figure.
 
     Returns
@@ -75,9 +75,9 @@ def roc_curves(scores: Mapping[str, tuple[Scores, Scores]], *, title: str = "") 
 
     Parameters
     ----------
-    scores
+    scores : mapping of str to tuple of 2 Scores
         By method: the scores of known inputs and the scores of unknown ones.
-    title
+    title : str, default=""
         Written above the figure.
 
     Returns

@@ -25,17 +25,51 @@ def graph_objects() -> Any:
 
 
 def colour(i: int) -> str:
-    """Return the i-th colour of the palette, beginning again after the last."""
+    """Return the i-th colour of the palette, beginning again after the last.
+
+    Parameters
+    ----------
+    i : int
+        Number of the series.
+
+    Returns
+    -------
+    str
+        Such as ``"#1f77b4"``.
+    """
     return PALETTE[i % len(PALETTE)]
 
 
 def dash(i: int) -> str:
-    """Return the dashes of the i-th line, shifted when the colours begin again: no two of 48 lines look alike."""
+    """Return the dashes of the i-th line, shifted when the colours begin again: no two of 48 lines look alike.
+
+    Parameters
+    ----------
+    i : int
+        Number of the line.
+
+    Returns
+    -------
+    str
+        A dash style of plotly.
+    """
     return DASHES[(i // len(PALETTE) + i % len(PALETTE)) % len(DASHES)]
 
 
 def faint(hex_colour: str, alpha: float) -> str:
-    """Return a colour let through, for areas.
+    """Make a colour translucent, for areas.
+
+    Parameters
+    ----------
+    hex_colour : str
+        Such as ``"#1f77b4"``.
+    alpha : float
+        Opacity, from 0 to 1.
+
+    Returns
+    -------
+    str
+        Such as ``"rgba(31,119,180,0.2)"``.
 
     Examples
     --------
@@ -47,7 +81,24 @@ def faint(hex_colour: str, alpha: float) -> str:
 
 
 def apply_style(figure: Any, *, x: str = "", y: str = "", title: str = "", height: int = HEIGHT) -> Any:
-    """Give a figure the margins, legend and axes that all figures have."""
+    """Give a figure the margins, legend and axes that all figures have.
+
+    Parameters
+    ----------
+    figure : plotly.graph_objects.Figure
+        Changed in place.
+    x, y : str, default=""
+        Titles of the axes.
+    title : str, default=""
+        Title of the figure.
+    height : int, optional
+        In pixels.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        The same figure.
+    """
     figure.update_layout(
         template="none",
         colorway=list(PALETTE),

@@ -17,16 +17,21 @@ def reduction_surface(
     surface: npt.ArrayLike,
     points: Mapping[str, tuple[float, float]] | None = None,
 ) -> Any:
-    """Draw what clipping takes from an activation, over chaoticness σ and skew ε (the thesis' Figure 4, from above).
+    """Draw what clipping takes from an activation, over chaoticness σ and skew ε (thesis, chapter 3, figure 3.3).
 
     Parameters
     ----------
-    sigmas, epsilons
+    sigmas, epsilons : array-like
         The grid: columns and rows of the surface.
-    surface
+    surface : array-like
         The reduction at each.
-    points
+    points : mapping of str to tuple of 2 float or None, default=None
         Places to mark, by name: (σ, ε).
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        The surface, seen from above.
 
     Examples
     --------
@@ -57,10 +62,15 @@ def unit_moments(known: npt.ArrayLike, unknown: npt.ArrayLike, clip: float | Non
 
     Parameters
     ----------
-    known, unknown
+    known, unknown : array-like
         Two rows: means and standard deviations.
-    clip
+    clip : float or None, default=None
         A level to draw.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Two bands.
 
     Examples
     --------
@@ -91,6 +101,20 @@ def sparsity_curves(
 ) -> Any:
     """Draw variance that goes with sparsity, by independence and measured, and how well logits then separate.
 
+    Parameters
+    ----------
+    sparsity : array-like
+        p, the horizontal axis.
+    predicted, measured : array-like
+        The share of variance that goes, by independence and as measured.
+    separation : array-like
+        Of logits, in standard deviations.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Three curves.
+
     Examples
     --------
     >>> len(sparsity_curves([0.0, 0.5], [0.0, 0.3], [0.0, 0.1], [1.0, 1.2]).data)
@@ -116,6 +140,18 @@ def sparsity_curves(
 
 def log_densities(known: npt.ArrayLike, unknown: npt.ArrayLike | None = None) -> Any:
     """Draw histograms of the k-NN log density.
+
+    Parameters
+    ----------
+    known : array-like
+        Log densities of known inputs.
+    unknown : array-like or None, default=None
+        Of unknown inputs.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        One or two histograms.
 
     Examples
     --------
@@ -143,6 +179,18 @@ def log_densities(known: npt.ArrayLike, unknown: npt.ArrayLike | None = None) ->
 def spectrum(values: npt.ArrayLike, gap: int | None = None) -> Any:
     """Draw eigenvalues, largest first, with the place where they break.
 
+    Parameters
+    ----------
+    values : array-like
+        Eigenvalues, largest first.
+    gap : int or None, default=None
+        After how many they break.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        The points, with a line at the gap.
+
     Examples
     --------
     >>> len(spectrum([1.0, 0.9, 0.2], gap=2).data)
@@ -158,7 +206,21 @@ def spectrum(values: npt.ArrayLike, gap: int | None = None) -> Any:
 
 
 def advice_bars(names: Sequence[str], known: npt.ArrayLike, novel: npt.ArrayLike, most: int = 30) -> Any:
-    """Draw predicted gains per option, over known classes and over novel clusters; the first `most` options.
+    """Draw predicted gains per option, over known classes and over novel clusters.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The options.
+    known, novel : array-like
+        The gains of each.
+    most : int, default=30
+        How many options are drawn.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Two bars per option.
 
     Examples
     --------

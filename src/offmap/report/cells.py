@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, what it sorts by (`None` for text), and whether it is the best of its column."""
+    """One cell of a table: its text, the number it sorts by, and whether it is the best of its column."""
 
     shown: str
     value: float | None = None
@@ -18,8 +18,23 @@ class Cell:
 
 
 def column_cells(values: list[Any], digits: int, best: str | None) -> list[Cell]:
-    """Return the cells of one column, its largest or smallest number marked; what looks equal is marked alike,
-    but not when most of the column does.
+    """Make the cells of one column and mark the best number.
+
+    Cells that look equal are marked alike, unless that is most of the column.
+
+    Parameters
+    ----------
+    values : list
+        What the column shows.
+    digits : int
+        After the decimal point.
+    best : {"max", "min"} or None
+        Which number is the best.
+
+    Returns
+    -------
+    list of Cell
+        In the same order.
 
     Examples
     --------
@@ -42,14 +57,35 @@ def column_cells(values: list[Any], digits: int, best: str | None) -> list[Cell]
 
 
 def number(value: Any) -> float | None:
-    """Return the value as a number, or `None` when it is text, a truth value or absent."""
+    """Convert a value to a number.
+
+    Parameters
+    ----------
+    value : Any
+        Of a cell.
+
+    Returns
+    -------
+    float or None
+        `None` for text, truth values and nothing.
+    """
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         return None
     return float(value)
 
 
 def plain(value: Any) -> str:
-    """Return a value in words: a dash for nothing, yes and no for truth values.
+    """Write a value as text: a dash for nothing, yes and no for truth values.
+
+    Parameters
+    ----------
+    value : Any
+        Of a cell or a setting.
+
+    Returns
+    -------
+    str
+        The text.
 
     Examples
     --------

@@ -20,7 +20,17 @@ _SPANS = (
 
 
 def markup(text: str) -> Any:
-    r"""Paragraphs, lists and three kinds of emphasis as HTML, everything else escaped.
+    r"""Convert paragraphs, lists and three kinds of emphasis to HTML, everything else escaped.
+
+    Parameters
+    ----------
+    text : str
+        With ``**bold**``, ``*emphasis*`` and `` `code` ``.
+
+    Returns
+    -------
+    markupsafe.Markup
+        Safe HTML.
 
     Examples
     --------
@@ -59,7 +69,17 @@ def _spans(text: str) -> str:
 
 
 def picture(image: npt.NDArray[Any]) -> str:
-    """Return a `uint8` image as the address of a PNG that lives in the page.
+    """Encode an image as the address of a PNG inside the page.
+
+    Parameters
+    ----------
+    image : ndarray of uint8
+        Height × width, or height × width × 3.
+
+    Returns
+    -------
+    str
+        A ``data:`` address.
 
     Examples
     --------

@@ -26,9 +26,9 @@ class Page:
 
     Parameters
     ----------
-    title
+    title : str
         What the page is about; also the title of the browser's tab.
-    summary
+    summary : str, default=""
         The answer first, in a few plain words. Text as in `text`.
 
     Examples
@@ -82,16 +82,16 @@ class Page:
 
         Parameters
         ----------
-        columns
+        columns : sequence of str
             The names of the columns.
-        rows
+        rows : sequence of sequence of Any or mapping of str to Any
             Each a sequence of cells in the order of the columns, or a mapping by column name. A cell is text,
             a number, a truth value or `None` (shown as a dash).
-        best
+        best : mapping of str to Best or None, default=None
             Columns whose best value is marked: the largest (``"max"``) or the smallest (``"min"``).
-        digits
+        digits : int or mapping of str to int, default=2
             Digits after the point of numbers that are not whole: for all columns, or by column name.
-        caption
+        caption : str, default=""
             A sentence under the table.
 
         Examples
@@ -127,6 +127,18 @@ class Page:
 
     def figure(self, figure: Any, caption: str = "") -> Self:
         """Add a plotly figure, or a function without arguments that makes one.
+
+        Parameters
+        ----------
+        figure : plotly.graph_objects.Figure or callable
+            The figure, or what makes it.
+        caption : str, default=""
+            Text below.
+
+        Returns
+        -------
+        Page
+            Itself.
 
         Examples
         --------
@@ -164,14 +176,14 @@ class Page:
 
         Parameters
         ----------
-        items
+        items : sequence of Any
             ``uint8`` arrays of height × width, or height × width × 1, 3 or 4; the page holds them as PNG.
             Strings are shown as text.
-        captions
+        captions : sequence of str or None, default=None
             One short line under each.
-        caption
+        caption : str, default=""
             A sentence under all of them.
-        size
+        size : int, default=96
             The width of a picture on the page in pixels; small pictures are enlarged without blurring.
 
         Examples
@@ -191,7 +203,19 @@ class Page:
         return self._add("gallery", cards=cards, caption=caption, size=int(size))
 
     def settings(self, values: Mapping[str, Any], title: str = "Settings") -> Self:
-        """Add names and values: what was set, what was installed; folded until it is opened or printed.
+        """Add a list of names and values that is folded until it is opened or printed.
+
+        Parameters
+        ----------
+        values : mapping of str to Any
+            May be nested.
+        title : str, default="Settings"
+            Heading.
+
+        Returns
+        -------
+        Page
+            Itself.
 
         Examples
         --------

@@ -18,7 +18,18 @@ from offmap.extra_passes import Requirements
 
 
 def pack(packed: Detector) -> bytes:
-    """Turn a detector into bytes, in whatever state it is."""
+    """Turn a detector into bytes, in whatever state it is.
+
+    Parameters
+    ----------
+    packed : Detector
+        Fitted or not.
+
+    Returns
+    -------
+    bytes
+        What `unpack` reads.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "detector"
         packed.save(file)
@@ -27,6 +38,16 @@ def pack(packed: Detector) -> bytes:
 
 def unpack(content: bytes) -> Detector:
     """Turn bytes into the detector again.
+
+    Parameters
+    ----------
+    content : bytes
+        What `pack` made.
+
+    Returns
+    -------
+    Detector
+        In the same state.
 
     Examples
     --------
@@ -40,7 +61,20 @@ def unpack(content: bytes) -> Detector:
 
 
 def read(part: Detector, acts: Activations) -> Detector:
-    """Show a shard to a detector, block by block."""
+    """Add a shard to a detector, block by block.
+
+    Parameters
+    ----------
+    part : Detector
+        Being fitted.
+    acts : Activations
+        Of the shard.
+
+    Returns
+    -------
+    Detector
+        The same.
+    """
     for block in acts.blocks():
         part.update(block)
     return part
@@ -70,7 +104,22 @@ def fit(spec: str | Detector, read_all: Callable[[bytes, Requirements], Iterable
 
 
 def write_scores(guard: Detector, acts: Activations, file: Path) -> int:
-    """Score a shard into a Parquet file, whole or not at all; how many inputs are unknown, −1 without threshold."""
+    """Score a shard into a Parquet file, whole or not at all.
+
+    Parameters
+    ----------
+    guard : Detector
+        Fitted.
+    acts : Activations
+        Of the shard.
+    file : Path
+        Where to write.
+
+    Returns
+    -------
+    int
+        How many inputs are unknown; −1 without a threshold.
+    """
     if guard.calibration is None:
         write_table(file, {"score": guard.score(acts)})
         return -1
@@ -84,6 +133,16 @@ def write_scores(guard: Detector, acts: Activations, file: Path) -> int:
 
 def names(shards: list[str]) -> list[str]:
     """Make a file name for each shard's scores: its place, so that the order is kept, and its own name.
+
+    Parameters
+    ----------
+    shards : list of str
+        Paths of shards.
+
+    Returns
+    -------
+    list of str
+        File names.
 
     Examples
     --------

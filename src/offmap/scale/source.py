@@ -22,18 +22,18 @@ SHARDS = (".parquet", ".npz", ".npy")
 
 @dataclass(frozen=True)
 class Source:
-    """How a shard becomes activations; plain values, so that it travels to workers.
+    """A recipe that turns a shard into activations; plain values, so that it travels to workers.
 
     Parameters
     ----------
-    head
+    head : Head or None, default=None
         The last linear layer, for shards of features alone.
-    model
+    model : str or None, default=None
         Run this network over the shards: ``package.module:factory`` or a file ``.onnx``. Without it, shards are
         activations: folders of `Activations.save`, ``.parquet``, ``.npz`` or ``.npy``.
-    weights, layer
+    weights, layer : str or None, default=None
         Of that network, as `offmap.models.load_network` takes them.
-    batch_size
+    batch_size : int, default=128
         Inputs per pass of the network.
 
     Examples
@@ -49,7 +49,20 @@ class Source:
     batch_size: int = 128
 
     def activations(self, shard: str, requirements: Requirements) -> Activations:
-        """Read the activations of a shard, or run the network over it."""
+        """Read the activations of a shard, or run the network over it.
+
+        Parameters
+        ----------
+        shard : str
+            Path of the shard.
+        requirements : Requirements
+            What the detector reads.
+
+        Returns
+        -------
+        Activations
+            Of the shard.
+        """
         if self.model is None:
             return data.read_activations(shard, self.head)
         network = _network(self.model, self.weights, self.layer)
@@ -57,7 +70,19 @@ class Source:
 
 
 def shards_in(path: str | os.PathLike[str]) -> list[Path]:
-    """List the shards of a folder, by name: its files of arrays and its folders of activations; or the path itself.
+    """List the shards of a folder by name, or the path itself.
+
+    Shards are files of arrays and folders of activations.
+
+    Parameters
+    ----------
+    path : str or path
+        A folder, or one shard.
+
+    Returns
+    -------
+    list of Path
+        In order.
 
     Examples
     --------

@@ -16,8 +16,8 @@ _MODULES = {
     "ScoringRequest": "offmap.service.requests",
     "Service": "offmap.service.service",
     "Settings": "offmap.service.settings",
-    "StoreLimits": "offmap.service.unknowns",
-    "UnknownInput": "offmap.service.unknowns",
+    "StoreLimits": "offmap.service.unknown_inputs",
+    "UnknownInput": "offmap.service.unknown_inputs",
     "UnknownStore": "offmap.service.unknowns",
     "bind_socket": "offmap.service.run",
     "create_app": "offmap.service.app",
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from offmap.service.service import Service as Service
     from offmap.service.settings import Settings as Settings
     from offmap.service.stores import open_unknown_store as open_unknown_store
-    from offmap.service.unknowns import StoreLimits as StoreLimits
-    from offmap.service.unknowns import UnknownInput as UnknownInput
+    from offmap.service.unknown_inputs import StoreLimits as StoreLimits
+    from offmap.service.unknown_inputs import UnknownInput as UnknownInput
     from offmap.service.unknowns import UnknownStore as UnknownStore
 
 

@@ -20,7 +20,7 @@ from offmap.service.access import RESERVATION, allow_without_token
 from offmap.service.parsing import parse_request
 from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.service import Service
-from offmap.service.unknowns import ID_LENGTH, STATUSES, UnknownInput
+from offmap.service.unknown_inputs import ID_LENGTH, STATUSES, UnknownInput
 
 MAX_PAGE = 10_000
 _SMALL_BODY = 2**16  # parsed at once rather than on another thread

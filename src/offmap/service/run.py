@@ -218,7 +218,7 @@ def serve_files(
         ready(f"{service.deployment.detector.chosen} on {url}, unknown inputs in {place}")
 
     serve(service, bound, announce, [create_triage_router(triage)])
-    if triage.is_busy:  # in native code: the interpreter would be torn down under it, which aborts the process
+    if triage.tasks.is_busy:  # in native code: the interpreter would be torn down under it, which aborts the process
         logging.shutdown()
         os._exit(0)
 

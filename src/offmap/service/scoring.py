@@ -23,7 +23,8 @@ from offmap.openworld import Deployment
 from offmap.openworld.deployment import RowKind
 from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.requests import Result, ScoringRequest
-from offmap.service.unknowns import UnknownInput, UnknownStore, new_ids
+from offmap.service.unknown_inputs import UnknownInput, new_ids
+from offmap.service.unknowns import UnknownStore
 from offmap.typing import Array
 
 MAX_SCORE = float(np.finfo(np.float32).max)  # what JSON carries in place of infinity

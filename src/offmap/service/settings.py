@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from offmap.errors import InputError
 from offmap.service.stores import is_url
-from offmap.service.unknowns import StoreLimits
+from offmap.service.unknown_inputs import StoreLimits
 
 MIB = 2**20
 _DATA_VARIABLE = "OFFMAP_DATA"  # where `offmap.data` keeps datasets; not a setting of the service

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from offmap.errors import DependencyError, StoreError
-from offmap.service.unknowns import Session, StoreLimits, UnknownStore
+from offmap.service.unknown_inputs import StoreLimits
+from offmap.service.unknowns import Session, UnknownStore
 
 FORMAT = 1
 FILE = "pile.sqlite"

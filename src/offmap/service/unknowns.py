@@ -8,129 +8,24 @@ bounded however large the store is.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
 
 from offmap.errors import InputError
+from offmap.service.unknown_inputs import OPEN, STATUSES, StoreLimits, StorePage, UnknownInput
 from offmap.typing import Float32Array
 
-OPEN, RESOLVED, DISCARDED = "open", "resolved", "discarded"
-STATUSES = (OPEN, RESOLVED, DISCARDED)
-ID_LENGTH = 32
 _LOOKUP = 500  # ids in one query; databases limit the number of parameters
 _TRIM = 1000
 _EXPIRY_SECONDS = 60.0
 _MIN_EXPIRY = 100  # items that may be dropped by age in a minute; a hundredth of the store when that is more
 _BLOCK_BYTES = 64 * 2**20
 _SMALL = "seq, id, time, score, p_value, class, guard, status, reference, content_type"
-
-
-def new_ids(n: int) -> list[str]:
-    """Make `n` unique ids: 48 bits of time, so that they sort roughly by age, and 80 random bits.
-
-    Parameters
-    ----------
-    n : int
-        Number of ids.
-
-    Returns
-    -------
-    list of str
-        Hexadecimal texts of 32 characters.
-
-    Examples
-    --------
-    >>> ids = new_ids(3)
-    >>> len(set(ids)), len(ids[0])
-    (3, 32)
-    """
-    start = f"{time.time_ns() // 1_000_000 & (1 << 48) - 1:012x}"
-    noise = os.urandom(10 * n).hex()
-    return [start + noise[20 * i : 20 * (i + 1)] for i in range(n)]
-
-
-@dataclass(frozen=True)
-class UnknownInput:
-    """One unknown input with its verdict.
-
-    Parameters
-    ----------
-    id : str
-        The id that the client was given.
-    time : float
-        When it was scored, in seconds since 1970.
-    score, p_value : float
-        The detector's verdict.
-    predicted : str, int or None, default=None
-        The nearest known class, a name or an index; `None` without a classification head.
-    guard : str, default=""
-        The version of the deployment that scored it. Features of different versions may not be comparable.
-    features : ndarray or None, default=None
-        The network's features; `None` when there are none.
-    content : bytes or None, default=None
-        The input itself: an image as it was sent, or an array as ``.npy``; `None` when only features were sent.
-    content_type : str or None, default=None
-        The media type of `content`.
-    reference : str or None, default=None
-        The client's own name for the input. It is text, and never opened.
-    status : str, default="open"
-        ``"open"``, ``"resolved"`` or ``"discarded"``.
-    seq : int, default=0
-        Its position in the store, growing; assigned by the store.
-    """
-
-    id: str
-    time: float
-    score: float
-    p_value: float
-    predicted: str | int | None = None
-    guard: str = ""
-    features: Float32Array | None = field(default=None, compare=False)
-    content: bytes | None = field(default=None, repr=False)
-    content_type: str | None = None
-    reference: str | None = None
-    status: str = OPEN
-    seq: int = 0
-
-    @property
-    def bytes(self) -> int:
-        """Approximate size on disk."""
-        features = 0 if self.features is None else 4 * self.features.size
-        return 200 + features + len(self.content or b"") + len(self.reference or "")
-
-
-@dataclass(frozen=True)
-class StoreLimits:
-    """Limits of a store; beyond them the oldest items are dropped.
-
-    Parameters
-    ----------
-    items : int, default=100_000
-        Number of items.
-    bytes : int, default=2**30
-        Approximate size of all items.
-    seconds : float, default=90 days
-        Age of an item.
-    """
-
-    items: int = 100_000
-    bytes: int = 2**30
-    seconds: float = 90 * 86400.0
-
-
-@dataclass(frozen=True)
-class Page:
-    """Items in the order of arrival, and the position to continue after (`None` at the end)."""
-
-    items: list[UnknownInput]
-    next: int | None
 
 
 class Session(Protocol):
@@ -273,7 +168,7 @@ class UnknownStore:
                 found += len(sizes)
         return found
 
-    def read_page(self, limit: int, after: int = 0, status: str | None = None) -> Page:
+    def read_page(self, limit: int, after: int = 0, status: str | None = None) -> StorePage:
         """Read at most `limit` items after the position `after`, without features and contents.
 
         Parameters
@@ -281,13 +176,13 @@ class UnknownStore:
         limit : int
             At least one.
         after : int, default=0
-            ``Page.next`` of the previous page.
+            ``StorePage.next`` of the previous page.
         status : str or None, default=None
             Only items with this status.
 
         Returns
         -------
-        Page
+        StorePage
             The items, and the position to continue after.
         """
         if limit < 1:
@@ -298,7 +193,7 @@ class UnknownStore:
                 f"SELECT {_SMALL} FROM unknown WHERE {where} ORDER BY seq LIMIT ?", [*values, limit + 1]
             )
         items = [_item(row) for row in rows[:limit]]
-        return Page(items, items[-1].seq if len(rows) > limit else None)
+        return StorePage(items, items[-1].seq if len(rows) > limit else None)
 
     def find_position(self, id: str) -> int | None:
         """Find the position of an item, to continue after it; `None` when it is not stored."""

@@ -5,6 +5,7 @@ Every formula is a function on NumPy arrays; reports are small objects whose tex
 
 from offmap.metrics.kmeans_measure import kmeans_measure
 from offmap.theory.advice import Advice, label_advice
+from offmap.theory.class_perturbation import class_perturbation, intuitive_bound
 from offmap.theory.clipping import clip_report
 from offmap.theory.contrast import (
     alignment_identity,
@@ -28,8 +29,6 @@ from offmap.theory.diagnose import explain
 from offmap.theory.findings import Finding, Findings
 from offmap.theory.normality import henze_zirkler, normality_by_class
 from offmap.theory.perturbation import (
-    class_perturbation,
-    intuitive_bound,
     kmeans_measure_change,
     kmeans_measure_derivative,
     measure_gradient,

@@ -261,7 +261,7 @@ def _profile(positive: FloatArray, zeros: int, mu: FloatArray) -> tuple[FloatArr
 
 
 def _scales(left: FloatArray, right: FloatArray, n: int) -> tuple[FloatArray, FloatArray]:
-    """The scales of two half Gaussians from the sums of squares on either side (Mudholkar & Hutson 2000)."""
+    """Return the scales of two half Gaussians from the sums of squares on either side (Mudholkar & Hutson 2000)."""
     a, b = np.cbrt(left), np.cbrt(right)
     size = np.sqrt((a + b) / n)
     return a * size, b * size
@@ -290,7 +290,7 @@ def _tail(gap: FloatArray, scale: FloatArray) -> FloatArray:
 
 
 def _ratio(top: FloatArray, bottom: FloatArray) -> FloatArray:
-    """A quotient that goes to infinity, not to NaN, where a scale is 0 (|ε| = 1)."""
+    """Return a quotient that goes to infinity, not to NaN, where a scale is 0 (|ε| = 1)."""
     safe = np.where(bottom > 0, bottom, 1.0)
     return np.where(bottom > 0, top / safe, np.where(top == 0, 0.0, np.inf))
 

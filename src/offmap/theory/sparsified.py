@@ -84,18 +84,22 @@ def variance_split(contributions: npt.ArrayLike, keep: npt.ArrayLike, ddof: int 
 
 
 def variance_reduction(contributions: npt.ArrayLike, keep: npt.ArrayLike, ddof: int = 0) -> float:
-    """Compute ``Var[f] − Var[f_DICE]`` for one class, exact also for correlated units (thesis, section 4.5, remark 1).
+    """Compute ``Var[f] − Var[f_DICE]`` for one class, exact also for correlated units.
 
-    The thesis expects correlation to make it larger; it can make it negative, so look at the sign.
+    This is remark 1 of the thesis (chapter 4, section 4.5), which expects correlation to make it larger; it can make
+    it negative, so look at the sign.
 
     Parameters
     ----------
-    contributions, keep, ddof
+    contributions, keep : array-like
+        As in `variance_split`.
+    ddof : int, default=0
         As in `variance_split`.
 
     Returns
     -------
     float
+        Negative where dropping units adds variance.
 
     Examples
     --------

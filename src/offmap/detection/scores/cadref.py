@@ -26,6 +26,11 @@ def relative_errors(features: Tensor, means: Tensor, weights: Tensor) -> tuple[T
     means, weights : Tensor
         The mean and the head's weights of each input's predicted class, row by row.
 
+    Returns
+    -------
+    tuple of 2 Tensor of shape (n,)
+        The raising and the lowering part.
+
     Examples
     --------
     >>> import torch

@@ -27,6 +27,16 @@ def whitening(covariance: Tensor) -> Tensor:
     says how many: an unknown input that differs from known ones only there goes unnoticed. The result is
     float32, which is what scoring multiplies in, unless the covariance is so ill-conditioned that it must be float64.
 
+    Parameters
+    ----------
+    covariance : Tensor of shape (d, d)
+        Symmetric.
+
+    Returns
+    -------
+    Tensor of shape (d, d)
+        R, in float32 or float64.
+
     Examples
     --------
     >>> whitening(torch.diag(torch.tensor([4.0, 16.0], dtype=torch.float64))).abs()
@@ -48,7 +58,20 @@ def whitening(covariance: Tensor) -> Tensor:
 
 
 def shrink(covariance: Tensor, shrinkage: float) -> Tensor:
-    """Shrink a covariance towards a multiple of the identity: (1 - s)·Σ + s·(trace Σ / D)·I."""
+    """Shrink a covariance towards a multiple of the identity: (1 - s)·Σ + s·(trace Σ / D)·I.
+
+    Parameters
+    ----------
+    covariance : Tensor of shape (d, d)
+        Σ.
+    shrinkage : float
+        s, from 0 to 1.
+
+    Returns
+    -------
+    Tensor of shape (d, d)
+        The shrunk covariance.
+    """
     width = len(covariance)
     scale = torch.trace(covariance) / width
     return (1 - shrinkage) * covariance + shrinkage * scale * torch.eye(width, dtype=covariance.dtype)
@@ -63,6 +86,18 @@ def nearest_squared_distance(features: Tensor, state: Mapping[str, Tensor]) -> T
     """Compute the squared distance to the nearest class mean.
 
     Distances are taken about the mean of all inputs, so that float32 keeps its digits where features are far from 0.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    state : mapping of str to Tensor
+        What `gaussian_state` gave.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        Not below 0.
     """
     whitened = _whitened(features, state)
     # addmm: one product with the norms already in place, then a maximum that reads it once
@@ -71,7 +106,20 @@ def nearest_squared_distance(features: Tensor, state: Mapping[str, Tensor]) -> T
 
 
 def gaussian_state(moments: ClassMoments, covariance: Tensor) -> State:
-    """Solve what scoring needs: the whitening, and the class means whitened by it."""
+    """Solve what scoring needs: the whitening, and the class means whitened by it.
+
+    Parameters
+    ----------
+    moments : ClassMoments
+        Of known features, with their classes.
+    covariance : Tensor of shape (d, d)
+        One for all classes.
+
+    Returns
+    -------
+    dict of str to Tensor
+        ``root``, ``centre``, ``whitened_means`` and ``half_norms``.
+    """
     root = whitening(covariance.cpu())
     centre = moments.mean.cpu()
     means = (moments.means[moments.present].cpu() - centre) @ root.double()
@@ -124,21 +172,21 @@ class Mahalanobis(_ClassGaussians):
     epsilon: float = 0.0
 
     def check(self) -> None:
-        """Bounds of both."""
+        """Check the bounds of both."""
         self.number("shrinkage", 0, 1, "the share of the identity must be between 0 and 1")
         self.number("epsilon", 0, float("inf"), "the length of the step must not be negative")
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Whitened means."""
+        """Return whitened means."""
         moments = statistics["moments"]
         return gaussian_state(moments, shrink(moments.tied_covariance().cpu(), self.shrinkage))
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Minus the squared distance."""
+        """Return minus the squared distance."""
         return -nearest_squared_distance(block.features, ready)
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
-        """The perturbed pass, once there are class means to step towards."""
+        """Return the perturbed pass, once there are class means to step towards."""
         if self.epsilon == 0 or not state:
             return ()
 
@@ -154,7 +202,7 @@ class Mahalanobis(_ClassGaussians):
         return self.epsilon > 0
 
     def view(self, block: ActivationBatch, state: State) -> ActivationBatch:
-        """The perturbed pass."""
+        """Return the perturbed pass."""
         if self.epsilon == 0:
             return block
         return block.seen_in(Perturbed(self.epsilon, lambda f, _: f, self._pass_name(state)))
@@ -173,7 +221,7 @@ class RMDS(_ClassGaussians):
     fits = ("features", "labels")
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Whitened means, and the whitening of all inputs."""
+        """Return whitened means, and the whitening of all inputs."""
         moments = statistics["moments"]
         state = gaussian_state(moments, moments.tied_covariance()) | {
             "background": whitening(moments.covariance().cpu())
@@ -181,7 +229,7 @@ class RMDS(_ClassGaussians):
         return {name: tensor.double() for name, tensor in state.items()}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """The background's squared distance less the nearest class's, in float64: the two are nearly equal."""
+        """Return the background's squared distance less the nearest class's, in float64: the two are nearly equal."""
         centred = block.features.double() - ready["centre"]
         background = (centred @ ready["background"]).square().sum(dim=1)
         return background - nearest_squared_distance(block.features, ready)
@@ -255,6 +303,18 @@ def class_gaussians_state(moments: ClassScatters, shrinkage: float) -> State:
     """Solve one whitening per class, and the class means whitened by it.
 
     Directions without variance in a class are left out of its distance, with one warning for all classes.
+
+    Parameters
+    ----------
+    moments : ClassScatters
+        Of known features, with their classes.
+    shrinkage : float
+        See `shrink`.
+
+    Returns
+    -------
+    dict of str to Tensor
+        ``roots`` and ``whitened_means``, one per class.
     """
     roots, whitened, missing, worst = [], [], 0, 1.0
     for label in moments.present.tolist():
@@ -278,7 +338,20 @@ def class_gaussians_state(moments: ClassScatters, shrinkage: float) -> State:
 
 
 def nearest_class_distance(features: Tensor, state: Mapping[str, Tensor]) -> Tensor:
-    """Compute the squared Mahalanobis distance to the nearest class, one class after the other to bound memory."""
+    """Compute the squared Mahalanobis distance to the nearest class, one class after the other to bound memory.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    state : mapping of str to Tensor
+        What `class_gaussians_state` gave.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        Squared distances.
+    """
     roots, means = state["roots"], state["whitened_means"]
     rows = features.to(roots.dtype)
     nearest = torch.addmm(-means[0], rows, roots[0]).square().sum(dim=1)

@@ -18,10 +18,22 @@ TINY = 1e-12
 
 
 def boundary_distances(logits: Tensor, weight: Tensor) -> Tensor:
-    """The mean distance to the boundary between the predicted class and each other one (Liu & Qin 2024, eq. 4).
+    """Compute the mean distance to the boundary between the predicted class and each other one (Liu & Qin 2024, eq. 4).
 
     The distance to the boundary with class c is (f_ŷ - f_c) / ‖w_ŷ - w_c‖; all pairs of norms come from one product of
     the weights with themselves.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        Of the inputs.
+    weight : Tensor of shape (c, d)
+        Of the head.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The mean distances.
     """
     gram = weight.double() @ weight.double().T
     squares = torch.diagonal(gram)
@@ -34,14 +46,40 @@ def boundary_distances(logits: Tensor, weight: Tensor) -> Tensor:
 
 
 def gradient_norm(features: Tensor, logits: Tensor) -> Tensor:
-    """‖h‖₁ · ‖C·softmax(f) - 1‖₁: the L1 norm of the head's gradient of Σ_c -log p_c (Huang et al. 2021)."""
+    """Compute ‖h‖₁ · ‖C·softmax(f) - 1‖₁, the L1 norm of the head's gradient of Σ_c -log p_c (Huang et al. 2021).
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        h.
+    logits : Tensor of shape (n, c)
+        f.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The norms.
+    """
     # in place: the matrix of all classes is read and written often enough to cost more than the head's product
     spread = torch.softmax(logits, dim=1, dtype=torch.float64).mul_(logits.shape[1]).sub_(1).abs_()
     return features.abs().sum(dim=1) * spread.sum(dim=1)
 
 
 def regret(logits: Tensor, weakness: Tensor) -> Tensor:
-    """log Σ_c p_c / (p_c + p_c^κ (1 - p_c)): the pNML regret (Bibas et al. 2021), κ the weakness of support."""
+    """Compute the pNML regret log Σ_c p_c / (p_c + p_c^κ (1 - p_c)) (Bibas et al. 2021).
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        Of the inputs.
+    weakness : Tensor of shape (n,)
+        κ, how weakly known features support the input.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The regrets.
+    """
     log_p = log_probabilities(logits)
     log_rest = torch.log(-torch.expm1(log_p.clamp(max=-TINY)))
     denominator = torch.logaddexp(log_p, weakness[:, None] * log_p + log_rest)
@@ -59,7 +97,7 @@ class SHE(Score):
     invariant_to_shift = True
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """Class means."""
+        """Return class means."""
         return {"patterns": ClassMoments(scatter=False)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
@@ -69,11 +107,11 @@ class SHE(Score):
         statistics["patterns"].update(block.features[right], block.labels[right])
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """One pattern per class; a class without any rightly classified input has a pattern of zeros."""
+        """Return one pattern per class; a class without any rightly classified input has a pattern of zeros."""
         return {"patterns": statistics["patterns"].means.float().cpu()}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """The inner product with the pattern of the predicted class."""
+        """Return the inner product with the pattern of the predicted class."""
         patterns = ready["patterns"]
         predicted = block.logits.argmax(dim=1)
         inside = predicted < len(patterns)
@@ -83,18 +121,15 @@ class SHE(Score):
         return torch.where(inside, products, torch.zeros_like(products))
 
 
-@register
-class FDBD(Score):
-    """The mean distance to the decision boundaries, relative to the distance from the mean of known features."""
+class _FromMean(Score):
+    """A score relative to the mean feature of known inputs."""
 
-    name = "fdbd"
-    paper = "Liu & Qin, Fast Decision Boundary based Out-of-Distribution Detector, ICML 2024"
     reads = ("features", "logits", "head")
     fits = ("features",)
     invariant_to_shift = True
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """The mean feature."""
+        """Return the mean feature."""
         return {"mean": Mean()}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
@@ -102,47 +137,40 @@ class FDBD(Score):
         statistics["mean"].update(block.features)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The mean feature."""
+        """Return the mean feature."""
         return {"mean": statistics["mean"].value.float().cpu()}
 
+
+@register
+class FDBD(_FromMean):
+    """The mean distance to the decision boundaries, relative to the distance from the mean of known features."""
+
+    name = "fdbd"
+    paper = "Liu & Qin, Fast Decision Boundary based Out-of-Distribution Detector, ICML 2024"
+
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Distance to boundaries over distance to the mean."""
+        """Return distance to boundaries over distance to the mean."""
         away = (block.features - ready["mean"]).norm(dim=1).clamp(min=TINY)
         return boundary_distances(block.logits, block.require_head().weight) / away
 
 
 @register
-class NCI(Score):
-    """How well the centred feature points along the predicted class's weights, plus a multiple of its L1 norm.
+class NCI(_FromMean):
+    """The alignment of the centred feature with the predicted class's weights, plus a multiple of its L1 norm.
 
     Parameters
     ----------
-    alpha
+    alpha : float, default=0.001
         The weight of the norm.
     """
 
     name = "nci"
     paper = "Liu & Qin, Detecting Out-of-Distribution Through the Lens of Neural Collapse, CVPR 2025"
-    reads = ("features", "logits", "head")
-    fits = ("features",)
-    invariant_to_shift = True
 
     alpha: float = 0.001
 
-    def statistics(self) -> Mapping[str, Statistic]:
-        """The mean feature."""
-        return {"mean": Mean()}
-
-    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
-        """Add features."""
-        statistics["mean"].update(block.features)
-
-    def solve(self, statistics: Statistics, context: Context) -> State:
-        """The mean feature."""
-        return {"mean": statistics["mean"].value.float().cpu()}
-
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Alignment plus norm."""
+        """Return alignment plus norm."""
         weights = block.require_head().weight[block.logits.argmax(dim=1)]
         aligned = (unit(block.features - ready["mean"]) * weights).sum(dim=1)
         return aligned + self.alpha * block.features.abs().sum(dim=1)
@@ -160,7 +188,7 @@ class PNML(Score):
     fits = ("features",)
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """Second moments of normalised features."""
+        """Return second moments of normalised features."""
         return {"moments": ClassMoments()}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
@@ -168,13 +196,13 @@ class PNML(Score):
         statistics["moments"].update(unit(block.features))
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The pseudo-inverse of XᵀX."""
+        """Return the pseudo-inverse of XᵀX."""
         moments = statistics["moments"]
         gram = moments.second_moment().cpu() * moments.counts.sum()
         return {"inverse": torch.linalg.pinv(gram, hermitian=True)}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Minus the regret, from the head's answer to the normalised feature."""
+        """Return minus the regret, from the head's answer to the normalised feature."""
         directions = unit(block.features)
         x = directions.double()
         support = ((x @ ready["inverse"]) * x).sum(dim=1).clamp(min=0)
@@ -193,5 +221,5 @@ class GradNorm(Score):
     invariant_to_shift = True
 
     def score(self, block: ActivationBatch, ready: object) -> Tensor:
-        """The norm."""
+        """Return the norm."""
         return gradient_norm(block.features, block.logits)

@@ -12,7 +12,7 @@ from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.formulas import kth_distance
 from offmap.detection.registry import register
-from offmap.detection.statistics import ClassMoments, Rows, Statistic
+from offmap.detection.statistics import ClassMoments, RowSample, Statistic
 from offmap.neighbors import Bank
 from offmap.neighbors.vectors import unit
 
@@ -24,6 +24,20 @@ def prototype_gradients(features: Tensor, prototypes: Tensor, outside: Tensor) -
 
     With scores -‖h - m_c‖ over the class prototypes and the unknown one o, the gradient of the cross-entropy of a known
     class with respect to o is p_o · (h - o) / ‖h - o‖, p_o the softmax probability of o.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        h.
+    prototypes : Tensor of shape (c, d)
+        m, one per class.
+    outside : Tensor of shape (d,)
+        o, the unknown prototype.
+
+    Returns
+    -------
+    Tensor of shape (n, d)
+        The gradients.
 
     Examples
     --------
@@ -53,7 +67,7 @@ class GROOD(Score):
 
     def statistics(self) -> Mapping[str, Statistic]:
         """Return empty class means and an empty sample of features."""
-        return {"means": ClassMoments(scatter=False), "sample": Rows(size=BANK)}
+        return {"means": ClassMoments(scatter=False), "sample": RowSample(size=BANK)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add features of labelled inputs."""

@@ -12,7 +12,7 @@ from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
 from offmap.detection.scores.logits import energy
-from offmap.detection.statistics import Extremes, Rows, Statistic
+from offmap.detection.statistics import Extremes, RowSample, Statistic
 from offmap.extra_passes import Edited, Layer, RemoveRank1, Request
 from offmap.sampling import priorities
 
@@ -21,7 +21,19 @@ TINY = 1e-6  # keeps a bound of 0 from dividing, as in the authors' code
 
 
 def deviation(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """How far values lie outside their bounds, each relative to the bound, summed over columns (Sastry & Oore, eq. 3).
+    """Sum over columns how far values lie outside their bounds, relative to the bound (Sastry & Oore 2020, eq. 3).
+
+    Parameters
+    ----------
+    values : Tensor of shape (n, d)
+        One row per input.
+    low, high : Tensor of shape (n, d)
+        The bounds of each.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        0 where all values are inside.
 
     Examples
     --------
@@ -34,12 +46,22 @@ def deviation(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return (below + above).sum(dim=1)
 
 
-def filled_bounds(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds of every class, and in a last row the widest of all, which classes that were never predicted take too.
+def fill_bounds(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Fill in bounds for classes that were never predicted, and add a last row: the widest of all.
+
+    Parameters
+    ----------
+    low, high : Tensor of shape (c, d)
+        The bounds of each class; infinite for one without inputs.
+
+    Returns
+    -------
+    tuple of 2 Tensor of shape (c + 1, d)
+        Finite bounds.
 
     Examples
     --------
-    >>> low, high = filled_bounds(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [4.0]]))
+    >>> low, high = fill_bounds(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [4.0]]))
     >>> low.tolist(), high.tolist()
     ([[1.0], [3.0], [1.0]], [[2.0], [4.0], [4.0]])
     """
@@ -52,23 +74,68 @@ def filled_bounds(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def class_deviation(values: Tensor, predicted: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """`deviation` from the bounds of each row's predicted class, as `filled_bounds` gives them."""
+    """Compute the `deviation` from the bounds of each row's predicted class.
+
+    Parameters
+    ----------
+    values : Tensor of shape (n, d)
+        One row per input.
+    predicted : Tensor of shape (n,)
+        Classes.
+    low, high : Tensor of shape (c + 1, d)
+        What `fill_bounds` gave.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The deviations.
+    """
     rows = predicted.clamp(max=len(low) - 1)
     return deviation(values, low[rows], high[rows])
 
 
 def halves(rows: Tensor, seed: int) -> Tensor:
-    """0 or 1 for each row, by a seeded hash of its content: the same ones however the data is cut."""
+    """Assign each row to half 0 or 1 by a seeded hash of its content, however the data is cut.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n, d)
+        The rows.
+    seed : int
+        Seed of the hash.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        0 or 1.
+    """
     return torch.from_numpy((priorities(rows.cpu().numpy(), seed) >> np.uint64(63)).astype(np.int64))
 
 
 def mean_deviation(rows: Tensor, predicted: Tensor, half: Tensor, bounds: list[Extremes]) -> Tensor:
-    """The mean deviation of rows from the bounds of the half that they are not in; 1 when none deviates."""
+    """Compute the mean deviation of rows from the bounds of the half that they are not in.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n, d)
+        A sample.
+    predicted : Tensor of shape (n,)
+        Classes.
+    half : Tensor of shape (n,)
+        What `halves` gave.
+    bounds : list of Extremes
+        Of either half.
+
+    Returns
+    -------
+    Tensor
+        A number above 0; 1 when none deviates.
+    """
     found = [torch.zeros(0, dtype=torch.float64)]
     for mine, other in enumerate(reversed(bounds)):
         if other.low.numel():
             chosen = half == mine
-            found.append(class_deviation(rows[chosen], predicted[chosen], *filled_bounds(other.low, other.high)))
+            found.append(class_deviation(rows[chosen], predicted[chosen], *fill_bounds(other.low, other.high)))
     mean = torch.cat(found).sum() / max(len(rows), 1)
     return torch.where(mean > 0, mean, 1.0)
 
@@ -79,12 +146,12 @@ class Gram(Score):
 
     Parameters
     ----------
-    layers
+    layers : tuple of str, default=()
         Names of inner layers, as ``net.layers()`` lists them. Fitting and scoring need their Gram matrices: extract
         with ``requirements=detector.requirements``.
-    powers
+    powers : int, default=10
         Gram matrices of the powers 1 to this.
-    seed
+    seed : int, default=0
         Of the halves and of the sample.
 
     Notes
@@ -107,13 +174,13 @@ class Gram(Score):
     seed: int = 0
 
     def check(self) -> None:
-        """At least one layer, at least one power."""
+        """Require at least one layer, at least one power."""
         rule = f"list the layers to look at, as in {self.example}; net.layers() names them"
         self.require(len(self.layers) > 0, "layers", rule)
         self.number("powers", 1, float("inf"), "the highest power is at least 1")
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
-        """The Gram matrices of the layers."""
+        """Return the Gram matrices of the layers."""
         return tuple(self._requested)
 
     @property
@@ -124,11 +191,11 @@ class Gram(Score):
         return [block.extra(layer.key).flatten(1) for layer in self._requested]
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """Per layer: ranges per predicted class in either half, and a sample."""
+        """Return, for each layer, ranges per predicted class in either half and a sample."""
         made: dict[str, Statistic] = {}
         for place in range(len(self.layers)):
             made |= {f"bounds{place}-{half}": Extremes() for half in (0, 1)}
-            made[f"sample{place}"] = Rows(SAMPLE, seed=self.seed)
+            made[f"sample{place}"] = RowSample(SAMPLE, seed=self.seed)
         return made
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
@@ -141,7 +208,7 @@ class Gram(Score):
             statistics[f"sample{place}"].update(sums, predicted=predicted)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Ranges for every class, and the mean deviation of each layer."""
+        """Return ranges for every class, and the mean deviation of each layer."""
         state: State = {}
         for place in range(len(self.layers)):
             bounds = [statistics[f"bounds{place}-{half}"] for half in (0, 1)]
@@ -150,11 +217,11 @@ class Gram(Score):
             both = Extremes()
             for part in bounds:
                 both.merge(part)
-            state[f"low{place}"], state[f"high{place}"] = filled_bounds(both.low, both.high)
+            state[f"low{place}"], state[f"high{place}"] = fill_bounds(both.low, both.high)
         return state
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Minus the sum of the layers' deviations, each over its mean."""
+        """Return minus the sum of the layers' deviations, each over its mean."""
         predicted = block.logits.argmax(dim=1)
         total = torch.zeros(len(block), dtype=torch.float64, device=block.device)
         for place, sums in enumerate(self._sums(block)):
@@ -169,10 +236,10 @@ class RankFeat(Score):
 
     Parameters
     ----------
-    layer
+    layer : str, default=""
         The name of the layer that gives the feature map, as ``net.layers()`` lists it; the paper takes the last stages
         of the network. Scoring needs a pass of its own: extract with ``requirements=detector.requirements``.
-    temperature
+    temperature : float, default=1.0
         Of the energy.
     """
 
@@ -187,7 +254,7 @@ class RankFeat(Score):
     temperature: float = 1.0
 
     def check(self) -> None:
-        """A layer, a temperature."""
+        """Require a layer and a positive temperature."""
         rule = f"name the layer that gives the feature map, as in {self.example}; net.layers() lists them"
         self.require(self.layer != "", "layer", rule)
         self.number("temperature", 0, float("inf"), "the temperature must be above 0", open_low=True)
@@ -197,7 +264,7 @@ class RankFeat(Score):
         return Edited(self.layer, RemoveRank1())
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
-        """The pass without the leading component."""
+        """Return the pass without the leading component."""
         return (self._edited,)
 
     @property
@@ -206,9 +273,9 @@ class RankFeat(Score):
         return True
 
     def view(self, block: ActivationBatch, state: State) -> ActivationBatch:
-        """That pass."""
+        """Return the pass without the leading component."""
         return block.seen_in(self._edited)
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Energy."""
+        """Return the energy."""
         return energy(block.logits, self.temperature)

@@ -14,13 +14,23 @@ from torch import Tensor
 from offmap.detection.base import Context, Score, Shaper, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
-from offmap.detection.statistics import ClassMoments, Rows, Statistic
+from offmap.detection.statistics import ClassMoments, RowSample, Statistic
 
 EPS = 1e-12
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """Log-softmax in float64 that keeps its digits also where a probability is almost 1.
+    """Compute the log-softmax in float64, exact also where a probability is almost 1.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        Of the inputs.
+
+    Returns
+    -------
+    Tensor of shape (n, c)
+        Logarithms of probabilities.
 
     Examples
     --------
@@ -34,7 +44,19 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """T·log Σ exp(f/T), the negative free energy (thesis, section 4.2, eq. 4.4).
+    """Compute T·log Σ exp(f/T), the negative free energy (thesis, chapter 4, section 4.2, eq. 4.4).
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        f.
+    temperature : float, default=1.0
+        T.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        In float64.
 
     Examples
     --------
@@ -45,7 +67,17 @@ def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def negative_entropy(logits: Tensor) -> Tensor:
-    """Σ p log p.
+    """Compute Σ p log p of the softmax probabilities.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        Of the inputs.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        From -log c to 0.
 
     Examples
     --------
@@ -57,7 +89,21 @@ def negative_entropy(logits: Tensor) -> Tensor:
 
 
 def generalized_entropy(logits: Tensor, gamma: float, m: int) -> Tensor:
-    """-Σ (p(1-p))^γ over the m largest probabilities (Liu et al. 2023, eq. 4).
+    """Compute -Σ (p(1-p))^γ over the m largest probabilities (Liu et al. 2023, eq. 4).
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        Of the inputs.
+    gamma : float
+        γ.
+    m : int
+        How many probabilities count; all when there are fewer.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        Negative numbers; higher means more confident.
 
     Examples
     --------
@@ -70,7 +116,20 @@ def generalized_entropy(logits: Tensor, gamma: float, m: int) -> Tensor:
 
 
 def kl_to_templates(logits: Tensor, log_templates: Tensor) -> Tensor:
-    """KL divergence of each row's probabilities from each template's, rows × templates."""
+    """Compute the KL divergence of each row's probabilities from each template's.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        Of the inputs.
+    log_templates : Tensor of shape (t, c)
+        Logarithms of the templates' probabilities.
+
+    Returns
+    -------
+    Tensor of shape (n, t)
+        The divergences.
+    """
     log_p = log_probabilities(logits)
     p = log_p.exp()
     return (p * log_p).sum(dim=1, keepdim=True) - p @ log_templates.T
@@ -86,7 +145,7 @@ class MSP(Score):
     invariant_to_shift = True
 
     def score(self, block: ActivationBatch, ready: object) -> Tensor:
-        """Log of the largest probability."""
+        """Return the logarithm of the largest probability."""
         return log_probabilities(block.logits).amax(dim=1)
 
 
@@ -100,7 +159,7 @@ class MaxLogit(Score):
     invariant_to_shift = False
 
     def score(self, block: ActivationBatch, ready: object) -> Tensor:
-        """The largest logit."""
+        """Return the largest logit."""
         return block.logits.amax(dim=1)
 
 
@@ -110,7 +169,7 @@ class Energy(Score):
 
     Parameters
     ----------
-    temperature
+    temperature : float, default=1.0
         T; the thesis uses 1.
     """
 
@@ -122,11 +181,11 @@ class Energy(Score):
     temperature: float = 1.0
 
     def check(self) -> None:
-        """A temperature is positive."""
+        """Require a positive temperature."""
         self.number("temperature", 0, float("inf"), "the temperature must be above 0", open_low=True)
 
     def score(self, block: ActivationBatch, ready: object) -> Tensor:
-        """Negative free energy."""
+        """Return the negative free energy."""
         return energy(block.logits, self.temperature)
 
 
@@ -140,7 +199,7 @@ class Entropy(Score):
     invariant_to_shift = True
 
     def score(self, block: ActivationBatch, ready: object) -> Tensor:
-        """Negative entropy."""
+        """Return the negative entropy."""
         return negative_entropy(block.logits)
 
 
@@ -150,9 +209,9 @@ class GEN(Score):
 
     Parameters
     ----------
-    gamma
+    gamma : float, default=0.1
         The exponent; small values weigh small probabilities up.
-    m
+    m : int, default=100
         How many of the largest probabilities count.
     """
 
@@ -165,12 +224,12 @@ class GEN(Score):
     m: int = 100
 
     def check(self) -> None:
-        """Bounds of both."""
+        """Check the bounds of both."""
         self.number("gamma", 0, 1, "the exponent must lie between 0 and 1", open_low=True)
         self.require(isinstance(self.m, int) and self.m >= 1, "m", "at least one probability must count")
 
     def score(self, block: ActivationBatch, ready: object) -> Tensor:
-        """Negative generalised entropy."""
+        """Return the negative generalised entropy."""
         return generalized_entropy(block.logits, self.gamma, self.m)
 
 
@@ -185,7 +244,7 @@ class KLMatching(Score):
     invariant_to_shift = True
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """Mean probabilities per predicted class."""
+        """Return mean probabilities per predicted class."""
         return {"templates": ClassMoments(scatter=False)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
@@ -193,12 +252,12 @@ class KLMatching(Score):
         statistics["templates"].update(log_probabilities(block.logits).exp(), block.logits.argmax(dim=1))
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Logarithms of the templates; classes never predicted have none."""
+        """Return logarithms of the templates; classes never predicted have none."""
         templates = statistics["templates"]
         return {"log_templates": templates.means[templates.present].clamp(min=EPS).log()}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Minus the divergence from the nearest template."""
+        """Return minus the divergence from the nearest template."""
         return -kl_to_templates(block.logits, ready["log_templates"]).amin(dim=1)
 
 
@@ -208,7 +267,7 @@ class TemperatureScaling(Shaper):
 
     Parameters
     ----------
-    rows
+    rows : int, default=20000
         How many known inputs, chosen by a seeded hash, the temperature is fitted on at most.
     """
 
@@ -221,19 +280,19 @@ class TemperatureScaling(Shaper):
     rows: int = 20_000
 
     def check(self) -> None:
-        """At least one input."""
+        """Require at least one input."""
         self.require(self.rows >= 1, "rows", "the temperature is fitted on at least one input")
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """A sample of logits with labels."""
-        return {"logits": Rows(size=self.rows)}
+        """Return a sample of logits with labels."""
+        return {"logits": RowSample(size=self.rows)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add logits and labels."""
         statistics["logits"].update(block.logits, labels=block.labels)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The temperature of the smallest negative log-likelihood, within e^±5, which is convex in log T's inverse."""
+        """Return the temperature of the smallest negative log-likelihood, within e^±5; it is convex in log 1/T."""
         from scipy.optimize import minimize_scalar
 
         logits = statistics["logits"].rows.double()
@@ -247,5 +306,5 @@ class TemperatureScaling(Shaper):
         return {"temperature": torch.tensor(float(found.x), dtype=torch.float64).exp()}
 
     def shape(self, block: ActivationBatch, ready: State) -> ActivationBatch:
-        """Divide."""
+        """Divide the logits by the temperature."""
         return block.with_logits(block.logits / ready["temperature"].to(block.logits.dtype))

@@ -16,7 +16,7 @@ from offmap.detection.statistics import Arrays, Statistic
 
 
 class BinCounts(Statistic):
-    """How often each column's values fell into each of some bins.
+    """Counts of how often each column's values fell into each of some bins.
 
     Examples
     --------
@@ -56,6 +56,22 @@ def neuron_states(features: Tensor, logits: Tensor, weight: Tensor, alpha: float
 
     The gradient of KL(u‖softmax(W h + b)) with respect to h is Wᵀ(p - u), u the uniform distribution
     (Liu et al. 2024, eq. 3).
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        h.
+    logits : Tensor of shape (n, c)
+        Of the same inputs.
+    weight : Tensor of shape (c, d)
+        W.
+    alpha : float
+        α, the steepness of the sigmoid σ.
+
+    Returns
+    -------
+    Tensor of shape (n, d)
+        From 0 to 1.
 
     Examples
     --------

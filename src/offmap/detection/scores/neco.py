@@ -19,6 +19,20 @@ TINY = 1e-12
 def subspace_share(features: Tensor, mean: Tensor, scale: Tensor, basis: Tensor) -> Tensor:
     """Return ‖P z‖ / ‖z‖ for standardised features z = (h - mean) / scale (Ben Ammar et al. 2024, eq. 7).
 
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        h.
+    mean, scale : Tensor of shape (d,)
+        Of each feature.
+    basis : Tensor of shape (d, k)
+        P, orthonormal columns.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        From 0 to 1.
+
     Examples
     --------
     >>> subspace_share(torch.tensor([[3.0, 4.0]]), torch.zeros(2), torch.ones(2), torch.tensor([[1.0], [0.0]]))

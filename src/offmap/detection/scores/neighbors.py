@@ -13,7 +13,7 @@ from offmap.detection.batch import ActivationBatch
 from offmap.detection.formulas import directions, kth_distance, mean_of_largest
 from offmap.detection.registry import register
 from offmap.detection.scores.logits import energy
-from offmap.detection.statistics import Rows, Statistic
+from offmap.detection.statistics import RowSample, Statistic
 from offmap.errors import InputError
 from offmap.neighbors import Bank
 from offmap.neighbors.vectors import unit
@@ -21,12 +21,24 @@ from offmap.neighbors.vectors import unit
 K_GRID = (1, 10, 20, 50, 100, 200, 500, 1000, 3000, 5000)  # thesis, section 5.3.1
 
 
-def scaled_k(k: int, alpha: float) -> int:
-    """The k that means the same in a sample of the bank: k·α, at least 1 (thesis, section 5.3.2).
+def scale_k(k: int, alpha: float) -> int:
+    """Compute the k that means the same in a sample of the bank: k·α, at least 1 (thesis, chapter 5, section 5.3.2).
+
+    Parameters
+    ----------
+    k : int
+        For the whole bank.
+    alpha : float
+        The share of rows that is kept.
+
+    Returns
+    -------
+    int
+        For the sample.
 
     Examples
     --------
-    >>> scaled_k(1000, 0.01)
+    >>> scale_k(1000, 0.01)
     10
     """
     return max(1, round(k * alpha))
@@ -71,21 +83,21 @@ class KNN(Score):
     standardize: bool = False
 
     def check(self) -> None:
-        """Bounds of k and α."""
+        """Check the bounds of k and α."""
         self.require(isinstance(self.k, int) and self.k >= 1, "k", "k must be a whole number from 1")
         self.number("alpha", 0, 1, "the share kept must be above 0 and at most 1", open_low=True)
 
     def choices(self, field: str, n_known: int) -> tuple[Any, ...]:
-        """Only values of k that the bank can answer."""
+        """Return only values of k that the bank can answer."""
         rows = max(1, round(self.alpha * n_known))
-        return tuple(k for k in self.grid[field] if scaled_k(k, self.alpha) <= rows)
+        return tuple(k for k in self.grid[field] if scale_k(k, self.alpha) <= rows)
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """The rows of the bank."""
-        return {"bank": Rows(alpha=self.alpha, seed=self.seed)}
+        """Return the rows of the bank."""
+        return {"bank": RowSample(alpha=self.alpha, seed=self.seed)}
 
     def statistics_key(self) -> tuple[str, float, int]:
-        """The same rows whatever k is."""
+        """Return the same rows whatever k is."""
         return ("rows of features", self.alpha, self.seed)
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
@@ -93,7 +105,7 @@ class KNN(Score):
         statistics["bank"].update(block.features)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The bank: kept features as the shapers make them, normalised."""
+        """Return the bank: kept features as the shapers make them, normalised."""
         rows = context.shape(ActivationBatch(statistics["bank"].rows, head=context.head)).features
         empty = int((rows == 0).all(dim=1).sum())
         if empty and self.normalize:
@@ -111,21 +123,21 @@ class KNN(Score):
     @property
     def _k(self) -> int:
         assert self.k != "auto"
-        return scaled_k(self.k, self.alpha)
+        return scale_k(self.k, self.alpha)
 
     def prepare(self, state: State) -> tuple[Bank, State]:
-        """The bank, around the saved vectors, and the units that it measures in."""
+        """Return the bank, around the saved vectors, and the units that it measures in."""
         units = {name: tensor for name, tensor in state.items() if name != "vectors"}
         return Bank.of(state["vectors"].cpu().numpy(), normalize=self.normalize), units
 
     def score(self, block: ActivationBatch, ready: tuple[Bank, State]) -> Tensor:
-        """Minus the distance."""
+        """Return minus the distance."""
         bank, units = ready
         queries = _in_units(block.features, units).cpu().numpy()
         return -torch.from_numpy(bank.kth_distance(queries, self._k, average=self.average))
 
     def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
-        """The same by one product with the whole bank."""
+        """Return the same by one product with the whole bank."""
         rows = state["vectors"].float()
         units = {name: tensor for name, tensor in state.items() if name != "vectors"}
         if self.normalize:
@@ -159,10 +171,20 @@ def _in_units(features: Tensor, units: State) -> Tensor:
 
 
 def inner_product_bank(guides: Tensor) -> Bank:
-    """A bank in which the nearest rows are those of the largest inner product.
+    """Make a bank in which the nearest rows are those of the largest inner product.
 
     With one more coordinate √(M² - ‖b‖²), M the largest norm, and 0 there in the query, all rows have one length M, and
     the squared distance is ‖q‖² + M² - 2⟨q, b⟩.
+
+    Parameters
+    ----------
+    guides : Tensor of shape (n, d)
+        b, the rows.
+
+    Returns
+    -------
+    Bank
+        Search it with queries that have a 0 appended.
 
     Examples
     --------
@@ -176,9 +198,25 @@ def inner_product_bank(guides: Tensor) -> Bank:
 
 
 def guidance(features: Tensor, guides: Tensor, bank: Bank, k: int) -> Tensor:
-    """The mean of the k largest inner products of the normalised features with the guides (Park et al. 2023, eq. 4).
+    """Average the k largest inner products of normalised features with the guides (Park et al. 2023, eq. 4).
 
     The guides are normalised features of known inputs, scaled by their energy; `bank` finds the largest.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    guides : Tensor of shape (m, d)
+        The guides.
+    bank : Bank
+        What `inner_product_bank` made of the guides.
+    k : int
+        Over how many guides to average.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The means, in float64.
     """
     directions = unit(features)
     queries = torch.nn.functional.pad(directions, (0, 1)).cpu().numpy()
@@ -195,11 +233,11 @@ class NNGuide(Score):
 
     Parameters
     ----------
-    k
+    k : int, default=10
         Over how many neighbours the guidance is averaged; all of the bank when it holds fewer.
-    alpha
+    alpha : float, default=0.01
         The share of known inputs kept in the bank, by a seeded hash.
-    seed
+    seed : int, default=0
         Of the choice of inputs kept.
     """
 
@@ -216,34 +254,34 @@ class NNGuide(Score):
     seed: int = 0
 
     def check(self) -> None:
-        """Bounds of k and α."""
+        """Check the bounds of k and α."""
         self.number("k", 1, float("inf"), "k must be a whole number from 1")
         self.number("alpha", 0, 1, "the share kept must be above 0 and at most 1", open_low=True)
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """The rows of the bank, with their logits."""
-        return {"bank": Rows(alpha=self.alpha, seed=self.seed)}
+        """Return the rows of the bank, with their logits."""
+        return {"bank": RowSample(alpha=self.alpha, seed=self.seed)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add features and logits."""
         statistics["bank"].update(block.features, logits=block.logits)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The guides: kept features as the shapers make them, normalised and scaled by energy."""
+        """Return the guides: kept features as the shapers make them, normalised and scaled by energy."""
         bank = statistics["bank"]
         shaped = context.shape(ActivationBatch(bank.rows, bank.companion("logits"), head=context.head))
         return {"guides": unit(shaped.features) * energy(shaped.logits)[:, None].float()}
 
     def prepare(self, state: State) -> tuple[Tensor, Bank]:
-        """The guides, and the bank that searches them."""
+        """Return the guides, and the bank that searches them."""
         return state["guides"], inner_product_bank(state["guides"])
 
     def score(self, block: ActivationBatch, ready: tuple[Tensor, Bank]) -> Tensor:
-        """Energy times guidance."""
+        """Return energy times guidance."""
         guides, bank = ready
         return energy(block.logits) * guidance(block.features, guides, bank, min(self.k, len(guides)))
 
     def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
-        """The same by one product with all guides."""
+        """Return the same by one product with all guides."""
         guides, k = state["guides"], min(self.k, len(state["guides"]))
         return lambda block: energy(block.logits) * mean_of_largest(unit(block.features) @ guides.T, k)

@@ -19,8 +19,23 @@ from offmap.detection.statistics import ClassMoments, Statistic
 from offmap.neighbors.vectors import unit
 
 
+class _ClassDirections(Score):
+    """A score from the class means of features scaled to length 1 and their scatter."""
+
+    reads = ("features",)
+    fits = ("features", "labels")
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """Return class means and one scatter, both empty."""
+        return {"moments": ClassMoments()}
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add features of labelled inputs, scaled to length 1."""
+        statistics["moments"].update(unit(block.features), block.labels)
+
+
 @register
-class MahalanobisPP(Score):
+class MahalanobisPP(_ClassDirections):
     """Minus the squared Mahalanobis distance to the nearest class mean, between features scaled to length 1.
 
     The norm of a feature vector differs between networks and classes more than one covariance can express; leaving it
@@ -44,22 +59,12 @@ class MahalanobisPP(Score):
 
     name = "mahalanobis_pp"
     paper = "Müller & Hein, Mahalanobis++: Improving OOD Detection via Feature Normalization, ICML 2025"
-    reads = ("features",)
-    fits = ("features", "labels")
 
     shrinkage: float = 0.0
 
     def check(self) -> None:
         """Refuse a share outside 0 to 1."""
         self.number("shrinkage", 0, 1, "the share of the identity must be between 0 and 1")
-
-    def statistics(self) -> Mapping[str, Statistic]:
-        """Return class means and one scatter, both empty."""
-        return {"moments": ClassMoments()}
-
-    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
-        """Add features of labelled inputs, scaled to length 1."""
-        statistics["moments"].update(unit(block.features), block.labels)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return the whitened class means."""
@@ -72,7 +77,7 @@ class MahalanobisPP(Score):
 
 
 @register
-class RMDSPP(Score):
+class RMDSPP(_ClassDirections):
     """Mahalanobis++ distance relative to that from one Gaussian for all classes together.
 
     See Also
@@ -82,16 +87,6 @@ class RMDSPP(Score):
 
     name = "rmds_pp"
     paper = MahalanobisPP.paper
-    reads = ("features",)
-    fits = ("features", "labels")
-
-    def statistics(self) -> Mapping[str, Statistic]:
-        """Return class means and one scatter, both empty."""
-        return {"moments": ClassMoments()}
-
-    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
-        """Add features of labelled inputs, scaled to length 1."""
-        statistics["moments"].update(unit(block.features), block.labels)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return the whitened class means and the whitening of all inputs."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
-from offmap.detection.statistics import ClassMoments, Rows, Statistic
+from offmap.detection.statistics import ClassMoments, RowSample, Statistic
 from offmap.errors import InputError
 
 SAMPLE = 20_000
@@ -22,9 +22,19 @@ TINY = 1e-12
 
 
 def fit_weibull(distances: npt.NDArray[Any]) -> tuple[float, float]:
-    """Shape and scale of the Weibull distribution of largest likelihood, with location 0.
+    """Fit shape and scale of the Weibull distribution of largest likelihood, with location 0.
 
     Both follow from one equation in one unknown, Σ xᵏ log x / Σ xᵏ - 1/k = mean log x, which has one root.
+
+    Parameters
+    ----------
+    distances : ndarray of shape (n,)
+        Not negative, at least one.
+
+    Returns
+    -------
+    tuple of 2 float
+        Shape and scale.
 
     Examples
     --------
@@ -49,22 +59,27 @@ def fit_weibull(distances: npt.NDArray[Any]) -> tuple[float, float]:
 
 
 def openmax(logits: Tensor, means: Tensor, shape: Tensor, scale: Tensor, top: int) -> Tensor:
-    """The log-odds of being known, log (1 - P₀)/P₀, P₀ the probability of the unknown (Bendale & Boult 2016, alg. 2).
+    """Compute the log-odds of being known, log (1 - P₀)/P₀ (Bendale & Boult 2016, alg. 2).
 
-    The logit of the class of rank r = 1 … top is multiplied by w = 1 - (top - r + 1)/top · F(‖v - μ‖), F the Weibull
-    distribution of that class; what is taken away is the unknown's logit. The odds order inputs as P₀ does, but do not
-    end at 0 and 1.
+    P₀ is the probability of the unknown. The logit of the class of rank r = 1 … top is multiplied by w = 1 - (top - r +
+    1)/top · F(‖v - μ‖), F the Weibull distribution of that class; what is taken away is the unknown's logit. The odds
+    order inputs as P₀ does, but do not end at 0 and 1.
 
     Parameters
     ----------
-    logits
+    logits : Tensor
         Inputs × classes.
-    means
+    means : Tensor
         Mean logits of each class, classes × classes.
-    shape, scale
+    shape, scale : Tensor
         Of each class's Weibull distribution; an infinite scale leaves a class as it is.
-    top
+    top : int
         How many of the largest logits are revised.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The log-odds.
     """
     v = logits.double()
     ranked = v.topk(top, dim=1).indices
@@ -78,13 +93,13 @@ def openmax(logits: Tensor, means: Tensor, shape: Tensor, scale: Tensor, top: in
 
 @register
 class OpenMax(Score):
-    """How little the revised logits leave to a class that was never taught.
+    """The log-odds against a class that was never taught, from logits revised by extreme value theory.
 
     Parameters
     ----------
-    tail
+    tail : int, default=20
         How many of the largest distances from the mean of a class its Weibull distribution is fitted to.
-    top
+    top : int, default=10
         How many of the largest logits are revised.
 
     Notes
@@ -103,13 +118,13 @@ class OpenMax(Score):
     top: int = 10
 
     def check(self) -> None:
-        """At least one of each."""
+        """Require at least one of each."""
         self.number("tail", 1, float("inf"), "at least one distance is needed")
         self.number("top", 1, float("inf"), "at least one logit is revised")
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """Mean logits per class, and a sample of logits."""
-        return {"means": ClassMoments(scatter=False), "sample": Rows(size=SAMPLE)}
+        """Return mean logits per class, and a sample of logits."""
+        return {"means": ClassMoments(scatter=False), "sample": RowSample(size=SAMPLE)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add the logits of rightly classified inputs."""
@@ -120,7 +135,7 @@ class OpenMax(Score):
         statistics["sample"].update(logits, labels=labels)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Means and Weibull distributions per class."""
+        """Return means and Weibull distributions per class."""
         moments, sample = statistics["means"], statistics["sample"]
         if len(moments.counts) == 0:
             raise InputError(f"{self}: no known input was classified rightly; check that the labels are the network's")
@@ -136,6 +151,6 @@ class OpenMax(Score):
         return {"means": means, "shape": shape, "scale": scale}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Log-odds of being known."""
+        """Return the log-odds of being known."""
         top = min(self.top, block.logits.shape[1])
         return openmax(block.logits, ready["means"], ready["shape"], ready["scale"], top)

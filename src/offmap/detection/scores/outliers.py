@@ -24,14 +24,14 @@ from offmap.detection.formulas import (
     path_lengths,
 )
 from offmap.detection.registry import register
-from offmap.detection.statistics import Rows, Statistic
+from offmap.detection.statistics import RowSample, Statistic
 from offmap.errors import InputError
 
 CHUNK = 1024  # rows scored at once against all support vectors
 
 
 class FromSample(Score):
-    """What they share: a sample of known features, shaped when it is solved."""
+    """Base of scores that are fitted on a sample of known features, shaped when it is solved."""
 
     reads = ("features",)
     fits = ("features",)
@@ -41,46 +41,56 @@ class FromSample(Score):
     seed: int
 
     def check(self) -> None:
-        """The sample holds something."""
+        """Require a sample of at least one input."""
         self.number("rows", 1, math.inf, "the sample must hold at least one input")
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """The sample."""
-        return {"sample": Rows(size=self.rows, seed=self.seed)}
+        """Return the sample."""
+        return {"sample": RowSample(size=self.rows, seed=self.seed)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add features."""
         statistics["sample"].update(block.features)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The tensors that scoring needs, from the shaped sample."""
+        """Return the tensors that scoring needs, from the shaped sample."""
         return self.solve_sample(context.shape(ActivationBatch(statistics["sample"].rows, head=context.head)).features)
 
     def solve_sample(self, rows: Tensor) -> State:
-        """The same; by default the sample itself."""
+        """Return the tensors that scoring needs; by default the sample itself."""
         return {"rows": rows}
 
     def require_more_than(self, count: int, rows: Tensor, what: str) -> None:
-        """Refuse a sample that is too small."""
+        """Raise an `InputError` for a sample that is too small.
+
+        Parameters
+        ----------
+        count : int
+            The sample must hold more inputs than this.
+        rows : Tensor
+            The sample.
+        what : str
+            What needs them, for the message.
+        """
         if len(rows) <= count:
             raise InputError(f"{self}: {what} need more than {count} known inputs, got {len(rows)}; fit on more")
 
 
 @register
 class IForest(FromSample):
-    """How many random cuts it takes to isolate an input: scikit-learn's isolation forest, thesis, appendix A.3.2.
+    """The isolation forest of scikit-learn: how few random cuts isolate an input (thesis, appendix A.3.2).
 
     Parameters
     ----------
-    trees
-        How many.
-    samples
+    trees : int, default=100
+        Number of trees.
+    samples : int, default=256
         How many known inputs each tree is grown on, at most as many as there are.
-    features
+    features : int, default=512
         How many features each tree sees, at most as many as there are.
-    rows
+    rows : int, default=10000
         How many known inputs are kept to draw from.
-    seed
+    seed : int, default=0
         Of the sample and of the trees.
     """
 
@@ -94,13 +104,13 @@ class IForest(FromSample):
     seed: int = 0
 
     def check(self) -> None:
-        """At least one of each."""
+        """Require at least one of each."""
         super().check()
         for field in ("trees", "samples", "features"):
             self.number(field, 1, math.inf, "at least 1 is needed")
 
     def prepare(self, state: State) -> Any:
-        """The forest, grown to the same bits from the same sample."""
+        """Return the forest, grown to the same bits from the same sample."""
         from sklearn.ensemble import IsolationForest
 
         rows = state["rows"].cpu().numpy()
@@ -113,11 +123,11 @@ class IForest(FromSample):
         return forest.fit(rows)
 
     def score(self, block: ActivationBatch, ready: Any) -> Tensor:
-        """Minus the anomaly score of the forest."""
+        """Return minus the anomaly score of the forest."""
         return torch.from_numpy(ready.score_samples(block.features.cpu().numpy()))
 
     def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
-        """The same by walking all trees at once (Liu et al. 2008, eq. 2)."""
+        """Return the same by walking all trees at once (Liu et al. 2008, eq. 2)."""
         forest = self.prepare(state)
         tables, usual = forest_tables(forest), expected_length(forest.max_samples_)
         if usual == 0:  # trees of one input: scikit-learn calls everything usual
@@ -131,11 +141,11 @@ class LOF(FromSample):
 
     Parameters
     ----------
-    k
+    k : int, default=50
         How many neighbours; the thesis takes 50 (appendix A.3.2).
-    rows
+    rows : int, default=10000
         How many known inputs are kept to compare with.
-    seed
+    seed : int, default=0
         Of the sample.
     """
 
@@ -148,34 +158,52 @@ class LOF(FromSample):
     seed: int = 0
 
     def check(self) -> None:
-        """At least one neighbour."""
+        """Require at least one neighbour."""
         super().check()
         self.number("k", 1, math.inf, "k must be a whole number from 1")
 
     def solve_sample(self, rows: Tensor) -> State:
-        """The sample, if it has enough neighbours."""
+        """Return the sample, if it has enough neighbours."""
         self.require_more_than(self.k, rows, f"{self.k} neighbours")
         return {"rows": rows}
 
     def prepare(self, state: State) -> Any:
-        """The densities of the sample."""
+        """Return the densities of the sample."""
         from sklearn.neighbors import LocalOutlierFactor
 
         return LocalOutlierFactor(n_neighbors=self.k, novelty=True).fit(state["rows"].cpu().double().numpy())
 
     def score(self, block: ActivationBatch, ready: Any) -> Tensor:
-        """Minus the factor."""
+        """Return minus the factor."""
         return torch.from_numpy(ready.score_samples(block.features.cpu().double().numpy()))
 
     def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
-        """The same by comparing with the whole sample."""
+        """Return the same by comparing with the whole sample."""
         rows = state["rows"].double()
         reach, density = local_densities(rows, self.k)
         return lambda block: -outlier_factor(block.features.double(), rows, reach, density, self.k)
 
 
 def log_kernel_sum(features: Tensor, support: Tensor, log_weights: Tensor, gamma: float) -> Tensor:
-    """log Σ αᵢ exp(-γ‖x - sᵢ‖²): orders inputs as the one-class SVM does, and goes on far away where the sum is 0.
+    """Compute log Σ αᵢ exp(-γ‖x - sᵢ‖²).
+
+    It orders inputs as the one-class SVM does, and still orders inputs so far away that the sum itself is 0.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        x.
+    support : Tensor of shape (m, d)
+        s.
+    log_weights : Tensor of shape (m,)
+        log α.
+    gamma : float
+        γ.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The logarithms.
 
     Examples
     --------
@@ -194,13 +222,13 @@ class OCSVM(FromSample):
 
     Parameters
     ----------
-    gamma
+    gamma : float, default=1 / 512
         γ of the kernel exp(-γ‖x - y‖²); the thesis takes 1/512 (appendix A.3.2).
-    nu
+    nu : float, default=0.5
         Upper bound on the share of known inputs outside the learnt region.
-    rows
+    rows : int, default=5000
         How many known inputs it is fitted on; the work grows with the square.
-    seed
+    seed : int, default=0
         Of the sample.
     """
 
@@ -213,13 +241,13 @@ class OCSVM(FromSample):
     seed: int = 0
 
     def check(self) -> None:
-        """Bounds of γ and ν."""
+        """Check the bounds of γ and ν."""
         super().check()
         self.number("gamma", 0, math.inf, "the kernel needs a positive factor", open_low=True)
         self.number("nu", 0, 1, "the share must be above 0 and at most 1", open_low=True)
 
     def solve_sample(self, rows: Tensor) -> State:
-        """The support vectors and their weights."""
+        """Return the support vectors and their weights."""
         from sklearn.svm import OneClassSVM
 
         fitted = OneClassSVM(kernel="rbf", gamma=self.gamma, nu=self.nu).fit(rows.double().numpy())
@@ -227,14 +255,30 @@ class OCSVM(FromSample):
         return {"support": rows[torch.from_numpy(fitted.support_).long()], "log_weights": weights.log()}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Log of the weighted sum of kernels."""
+        """Return the logarithm of the weighted sum of kernels."""
         support = ready["support"].double()
         parts = torch.split(block.features.double(), CHUNK)
         return torch.cat([log_kernel_sum(part, support, ready["log_weights"], self.gamma) for part in parts])
 
 
 def log_mixture(features: Tensor, log_weights: Tensor, means: Tensor, roots: Tensor) -> Tensor:
-    """log Σ wₖ N(x; μₖ, Σₖ) with Σₖ⁻¹ = Rₖ Rₖᵀ, R upper triangular: one for all, or one per component.
+    """Compute log Σ wₖ N(x; μₖ, Σₖ) with Σₖ⁻¹ = Rₖ Rₖᵀ, R upper triangular.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        x.
+    log_weights : Tensor of shape (k,)
+        log w.
+    means : Tensor of shape (k, d)
+        μ.
+    roots : Tensor of shape (1 or k, d, d)
+        R, one for all components or one each.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        Log-likelihoods.
 
     Examples
     --------
@@ -258,14 +302,14 @@ class GMM(FromSample):
 
     Parameters
     ----------
-    components
+    components : int, default=10
         How many Gaussians.
-    covariance
+    covariance : {"tied", "full"}, default="tied"
         ``tied`` for one covariance of all components, as in Mahalanobis, which a few thousand inputs are enough for;
         ``full`` for one each.
-    rows
+    rows : int, default=10000
         How many known inputs it is fitted on.
-    seed
+    seed : int, default=0
         Of the sample and of the start.
 
     Notes
@@ -283,12 +327,12 @@ class GMM(FromSample):
     seed: int = 0
 
     def check(self) -> None:
-        """At least one component."""
+        """Require at least one component."""
         super().check()
         self.number("components", 1, math.inf, "at least one Gaussian is needed")
 
     def solve_sample(self, rows: Tensor) -> State:
-        """Weights, means and the roots of the precisions."""
+        """Return weights, means and the roots of the precisions."""
         from sklearn.mixture import GaussianMixture
 
         self.require_more_than(self.components, rows, f"{self.components} Gaussians")
@@ -308,5 +352,5 @@ class GMM(FromSample):
         }
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """The log-likelihood."""
+        """Return the log-likelihood."""
         return log_mixture(block.features.double(), ready["log_weights"], ready["means"], ready["roots"])

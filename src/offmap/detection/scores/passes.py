@@ -19,7 +19,19 @@ from offmap.extra_passes import BatchStatistics, Members, Passes, Perturbed, Req
 
 
 def odin_score(logits: Tensor, temperature: float) -> Tensor:
-    """log max softmax(f/T) (Liang et al. 2018, eq. 1), in float64: at T = 1000 all probabilities are near 1/C.
+    """Compute log max softmax(f/T) in float64: at T = 1000 all probabilities are near 1/C (Liang et al. 2018, eq. 1).
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        f.
+    temperature : float
+        T.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The logarithms.
 
     Examples
     --------
@@ -30,9 +42,19 @@ def odin_score(logits: Tensor, temperature: float) -> Tensor:
 
 
 def mean_log_probabilities(logits: Tensor) -> Tensor:
-    """The logarithm of the mean over passes of the softmax probabilities; logits are inputs × passes × classes.
+    """Compute the logarithm of the mean over passes of the softmax probabilities.
 
     The largest is taken as 1 less the others, so that confident inputs keep their digits.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, passes, c)
+        Of each pass.
+
+    Returns
+    -------
+    Tensor of shape (n, c)
+        Logarithms of probabilities.
 
     Examples
     --------
@@ -48,7 +70,17 @@ def mean_log_probabilities(logits: Tensor) -> Tensor:
 
 
 def negative_predictive_entropy(logits: Tensor) -> Tensor:
-    """Σ p̄ log p̄, with p̄ the mean over passes of the softmax probabilities (Gal 2016, eq. 3.20).
+    """Compute Σ p̄ log p̄, p̄ the mean over passes of the softmax probabilities (Gal 2016, eq. 3.20).
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, passes, c)
+        Of each pass.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        From -log c to 0.
 
     Examples
     --------
@@ -69,13 +101,13 @@ class ODIN(Score):
 
     Parameters
     ----------
-    temperature
+    temperature : float, default=1000.0
         T.
-    epsilon
+    epsilon : float, default=0.0014
         The length of the step, in units of the network's input; 0 for none, which needs no extra pass. The default is
         the paper's, for pictures in [0, 1]. The thesis' authors use .01 on CIFAR-10, .04 on CIFAR-100 and .005 on
         ImageNet, on standardised pictures.
-    scale
+    scale : tuple of float or None, default=None
         One standard deviation per channel by which the step is divided, as the paper's authors do for networks that
         are fed standardised pictures.
     """
@@ -90,7 +122,7 @@ class ODIN(Score):
     scale: tuple[float, ...] | None = None
 
     def check(self) -> None:
-        """Bounds of temperature and step."""
+        """Check the bounds of temperature and step."""
         self.number("temperature", 0, math.inf, "the temperature must be above 0", open_low=True)
         self.number("epsilon", 0, math.inf, "the length of the step must not be negative")
         positive = self.scale is None or (len(self.scale) > 0 and min(self.scale) > 0)
@@ -101,7 +133,7 @@ class ODIN(Score):
         return {"shapers": torch.tensor(list(context.shapers.encode()), dtype=torch.uint8)}
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
-        """The perturbed pass, once the shapers before it are fitted."""
+        """Return the perturbed pass, once the shapers before it are fitted."""
         if self.epsilon == 0 or state is None:
             return ()
 
@@ -116,11 +148,11 @@ class ODIN(Score):
         return self.epsilon > 0
 
     def view(self, block: ActivationBatch, state: State) -> ActivationBatch:
-        """The perturbed pass."""
+        """Return the perturbed pass."""
         return block.seen_in(self._pass(state, lambda features, logits: logits)) if self.own_pass else block
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Log of the largest probability."""
+        """Return the logarithm of the largest probability."""
         return odin_score(block.logits, self.temperature)
 
     def _pass(self, state: State, objective: Callable[[Tensor, Tensor], Tensor]) -> Perturbed:
@@ -136,9 +168,9 @@ class MCDropout(Score):
 
     Parameters
     ----------
-    n
+    n : int, default=20
         How many passes.
-    seed
+    seed : int, default=0
         Of the dropout masks.
     """
 
@@ -150,15 +182,15 @@ class MCDropout(Score):
     seed: int = 0
 
     def check(self) -> None:
-        """At least one pass."""
+        """Require at least one pass."""
         self.number("n", 1, math.inf, "at least one pass is needed")
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
-        """The passes."""
+        """Return the passes."""
         return (Passes(self.n, self.seed),)
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Minus the entropy."""
+        """Return minus the entropy."""
         return negative_predictive_entropy(block.extra(*Passes(self.n, self.seed).outputs))
 
 
@@ -171,11 +203,11 @@ class Ensemble(Score):
     invariant_to_shift = True
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
-        """Every member's logits."""
+        """Return every member's logits."""
         return (Members(),)
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Minus the entropy."""
+        """Return minus the entropy."""
         return negative_predictive_entropy(block.extra(*Members().outputs))
 
 
@@ -191,7 +223,7 @@ class BatchNormOracle(Score):
     invariant_to_shift = False
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
-        """The pass with the batch's own statistics."""
+        """Return the pass with the batch's own statistics."""
         return (BatchStatistics(),)
 
     @property
@@ -200,9 +232,9 @@ class BatchNormOracle(Score):
         return True
 
     def view(self, block: ActivationBatch, state: State) -> ActivationBatch:
-        """That pass."""
+        """Return that pass."""
         return block.seen_in(BatchStatistics())
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Energy."""
+        """Return energy."""
         return energy(block.logits)

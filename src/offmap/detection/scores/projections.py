@@ -20,7 +20,21 @@ EDGE = 1e-9
 
 
 def sparse_projections(width: int, count: int, seed: int) -> Tensor:
-    """Columns with √width Gaussian entries each, the others 0 (Pevný 2016, sec. 3).
+    """Draw columns with √width Gaussian entries each, the others 0 (Pevný 2016, sec. 3).
+
+    Parameters
+    ----------
+    width : int
+        Number of rows.
+    count : int
+        Number of columns.
+    seed : int
+        Seed of the draws.
+
+    Returns
+    -------
+    Tensor of shape (width, count)
+        The projections.
 
     Examples
     --------
@@ -36,10 +50,22 @@ def sparse_projections(width: int, count: int, seed: int) -> Tensor:
 
 
 def histograms(values: Tensor, bins: int) -> State:
-    """Per column of values: where its equal bins begin, their width, and the log density in each.
+    """Count the values of each column in equal bins.
 
     A bin outside is added on either side, and half a count to every bin (Krichevsky & Trofimov 1981), so that no
     density is 0.
+
+    Parameters
+    ----------
+    values : Tensor of shape (n, k)
+        One histogram per column.
+    bins : int
+        Bins per histogram.
+
+    Returns
+    -------
+    dict of str to Tensor
+        ``low``, where the bins of each column begin, their ``width``, and ``log_density``.
 
     Examples
     --------
@@ -59,7 +85,20 @@ def histograms(values: Tensor, bins: int) -> State:
 
 
 def mean_log_density(values: Tensor, state: Mapping[str, Tensor]) -> Tensor:
-    """The mean over columns of the log density that `histograms` found where each value falls (Pevný 2016, eq. 3)."""
+    """Compute the mean over columns of the log density where each value falls (Pevný 2016, eq. 3).
+
+    Parameters
+    ----------
+    values : Tensor of shape (n, k)
+        The values.
+    state : mapping of str to Tensor
+        What `histograms` gave.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The means.
+    """
     table = state["log_density"]
     bins = table.shape[1] - 2
     steps = (values - state["low"]) / state["width"]
@@ -75,13 +114,13 @@ class LODA(FromSample):
 
     Parameters
     ----------
-    bins
+    bins : int, default=10
         Of each histogram; the thesis takes 10 (appendix A.3.2).
-    projections
+    projections : int, default=100
         How many histograms.
-    rows
+    rows : int, default=10000
         How many known inputs the histograms count.
-    seed
+    seed : int, default=0
         Of the sample and of the projections.
     """
 
@@ -94,25 +133,32 @@ class LODA(FromSample):
     seed: int = 0
 
     def check(self) -> None:
-        """At least one of each."""
+        """Require at least one of each."""
         super().check()
         self.number("bins", 1, math.inf, "at least one bin is needed")
         self.number("projections", 1, math.inf, "at least one projection is needed")
 
     def solve_sample(self, rows: Tensor) -> State:
-        """Projections and histograms."""
+        """Return projections and histograms."""
         projections = sparse_projections(rows.shape[1], self.projections, self.seed)
         return {"projections": projections, **histograms(rows.double() @ projections, self.bins)}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """The mean log density."""
+        """Return the mean log density."""
         return mean_log_density(block.features.double() @ ready["projections"], ready)
 
 
 def minor_components(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The directions of least variance of standardised features, and R with yᵢ²/λᵢ the squares of z R.
+    """Find the directions of least variance of standardised features, and R with yᵢ²/λᵢ the squares of z R.
 
     Features and directions without variance are left out: there is no scale to judge them by.
+
+    Parameters
+    ----------
+    covariance : Tensor of shape (d, d)
+        Of the features.
+    count : int
+        How many directions, at most.
 
     Returns
     -------
@@ -136,7 +182,7 @@ class PCA(Score):
 
     Parameters
     ----------
-    components
+    components : int, default=50
         How many directions, at most as many as vary at all; the thesis takes 50 (appendix A.3.2).
     """
 
@@ -149,11 +195,11 @@ class PCA(Score):
     components: int = 50
 
     def check(self) -> None:
-        """At least one direction."""
+        """Require at least one direction."""
         self.number("components", 1, math.inf, "at least one direction is needed")
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """Mean and scatter of features."""
+        """Return mean and scatter of features."""
         return {"moments": ClassMoments()}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
@@ -161,11 +207,11 @@ class PCA(Score):
         statistics["moments"].update(block.features)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The mean and the directions, scaled by their deviations."""
+        """Return the mean and the directions, scaled by their deviations."""
         moments = statistics["moments"]
         deviations, root = minor_components(moments.covariance().cpu(), self.components)
         return {"mean": moments.mean.cpu(), "root": root / deviations[:, None]}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Minus the squared length."""
+        """Return minus the squared length."""
         return -((block.features.double() - ready["mean"]) @ ready["root"]).square().sum(dim=1)

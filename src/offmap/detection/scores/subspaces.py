@@ -11,14 +11,24 @@ from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch, TensorHead
 from offmap.detection.registry import register
 from offmap.detection.scores.logits import energy
-from offmap.detection.statistics import ClassMoments, Rows, Statistic
+from offmap.detection.statistics import ClassMoments, RowSample, Statistic
 from offmap.errors import InputError, MissingError
 
 SAMPLE = 10_000
 
 
 def origin(head: TensorHead) -> Tensor:
-    """The point from which the head's bias vanishes: o = -W⁺ b (Wang et al. 2022, sec. 4.1).
+    """Find the point from which the head's bias vanishes: o = -W⁺ b (Wang et al. 2022, sec. 4.1).
+
+    Parameters
+    ----------
+    head : TensorHead
+        W and b.
+
+    Returns
+    -------
+    Tensor of shape (d,)
+        o.
 
     Examples
     --------
@@ -29,7 +39,17 @@ def origin(head: TensorHead) -> Tensor:
 
 
 def default_dimension(width: int) -> int:
-    """How many principal directions to set aside, by the width of the features, as the authors choose it.
+    """Choose how many principal directions to set aside, by the width of the features, as the authors do.
+
+    Parameters
+    ----------
+    width : int
+        Number of features.
+
+    Returns
+    -------
+    int
+        Number of directions.
 
     Examples
     --------
@@ -40,7 +60,22 @@ def default_dimension(width: int) -> int:
 
 
 def residual_length(features: Tensor, point: Tensor, basis: Tensor) -> Tensor:
-    """The length of (x - o) in the directions of the basis."""
+    """Compute the length of x - o in the directions of a basis.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        x.
+    point : Tensor of shape (d,)
+        o.
+    basis : Tensor of shape (d, k)
+        Orthonormal columns.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The lengths.
+    """
     return ((features - point) @ basis).norm(dim=1)
 
 
@@ -51,12 +86,12 @@ class _Subspace(Score):
     dimension: int | None = None
 
     def check(self) -> None:
-        """At least one direction."""
+        """Require at least one direction."""
         few = self.dimension is not None and self.dimension < 1
         self.require(not few, "dimension", "at least one principal direction is set aside")
 
     def basis(self, moments: ClassMoments, point: Tensor) -> Tensor:
-        """The directions that are left after the principal ones, in columns."""
+        """Return the directions that are left after the principal ones, in columns."""
         width = moments.means.shape[1]
         dimension = default_dimension(width) if self.dimension is None else self.dimension
         if dimension >= width:
@@ -66,7 +101,7 @@ class _Subspace(Score):
         return torch.linalg.eigh(about_origin).eigenvectors[:, : width - dimension]
 
     def require_head(self, context: Context) -> TensorHead:
-        """The head, or a sentence."""
+        """Return the head, or a sentence."""
         if context.head is None:
             raise MissingError(f"{self} needs head: pass head=offmap.Head(weight, bias) to Activations")
         return context.head
@@ -78,7 +113,7 @@ class Residual(_Subspace):
 
     Parameters
     ----------
-    dimension
+    dimension : int or None, default=None
         How many principal directions are set aside; by the width of the features when absent.
     """
 
@@ -89,7 +124,7 @@ class Residual(_Subspace):
     dimension: int | None = None
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """Mean and scatter of features."""
+        """Return mean and scatter of features."""
         return {"moments": ClassMoments()}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
@@ -97,12 +132,12 @@ class Residual(_Subspace):
         statistics["moments"].update(block.features)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The origin and the basis."""
+        """Return the origin and the basis."""
         point = origin(self.require_head(context))
         return {"origin": point.float(), "basis": self.basis(statistics["moments"], point).float()}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Minus the length."""
+        """Return minus the length."""
         return -residual_length(block.features, ready["origin"], ready["basis"])
 
 
@@ -112,7 +147,7 @@ class ViM(_Subspace):
 
     Parameters
     ----------
-    dimension
+    dimension : int or None, default=None
         How many principal directions are set aside; by the width of the features when absent.
 
     Notes
@@ -129,8 +164,8 @@ class ViM(_Subspace):
     dimension: int | None = None
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """Mean and scatter of features, and a sample of them with their largest logits."""
-        return {"moments": ClassMoments(), "sample": Rows(size=SAMPLE)}
+        """Return mean and scatter of features, and a sample of them with their largest logits."""
+        return {"moments": ClassMoments(), "sample": RowSample(size=SAMPLE)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add features."""
@@ -138,7 +173,7 @@ class ViM(_Subspace):
         statistics["sample"].update(block.features, maxlogit=block.logits.amax(dim=1))
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The origin, the basis and the scale."""
+        """Return the origin, the basis and the scale."""
         point = origin(self.require_head(context))
         basis = self.basis(statistics["moments"], point)
         sample = statistics["sample"]
@@ -147,6 +182,6 @@ class ViM(_Subspace):
         return {"origin": point.float(), "basis": basis.float(), "alpha": alpha.double()}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Energy less the virtual logit."""
+        """Return energy less the virtual logit."""
         length = residual_length(block.features, ready["origin"], ready["basis"])
         return energy(block.logits) - ready["alpha"] * length

@@ -10,7 +10,7 @@ from torch import Tensor
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch, TensorHead
 from offmap.detection.registry import register
-from offmap.detection.statistics import Rows, Statistic
+from offmap.detection.statistics import RowSample, Statistic
 from offmap.errors import InputError, MissingError
 
 SAMPLE = 10_000
@@ -19,14 +19,30 @@ LARGEST = 2**28  # numbers in all perturbed heads: a gigabyte
 EPSILON, EPSILON_PERTURBED = 0.01, 0.025  # added to densities before they are divided, as the authors do
 
 
-def perturbed_weights(weight: Tensor, delta: float, repeats: int, seed: int) -> Tensor:
+def perturb_weights(weight: Tensor, delta: float, repeats: int, seed: int) -> Tensor:
     """Return `repeats` copies of the head's weights, each row moved by δ times its length in a random direction.
 
     Granz, Heurich & Landgraf 2024, eq. 2 and 3.
 
+    Parameters
+    ----------
+    weight : Tensor of shape (c, d)
+        Of the head.
+    delta : float
+        δ.
+    repeats : int
+        Number of copies.
+    seed : int
+        Seed of the directions.
+
+    Returns
+    -------
+    Tensor of shape (repeats, c, d)
+        The perturbed weights.
+
     Examples
     --------
-    >>> perturbed_weights(torch.eye(2), delta=0.0, repeats=2, seed=0).shape
+    >>> perturb_weights(torch.eye(2), delta=0.0, repeats=2, seed=0).shape
     torch.Size([2, 2, 2])
     """
     source = torch.Generator().manual_seed(seed)
@@ -37,6 +53,20 @@ def perturbed_weights(weight: Tensor, delta: float, repeats: int, seed: int) -> 
 
 def densities(values: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
     """Return, per row, the share of its values in each of some equal bins between two bounds; others do not count.
+
+    Parameters
+    ----------
+    values : Tensor of shape (n, m)
+        The values.
+    low, high : Tensor
+        The bounds.
+    bins : int
+        Number of bins.
+
+    Returns
+    -------
+    Tensor of shape (n, bins)
+        The shares.
 
     Examples
     --------
@@ -53,6 +83,18 @@ def densities(values: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
 def smooth(density: Tensor, width: int) -> Tensor:
     """Return the running mean over `width` bins, the outermost bins repeated beyond the ends.
 
+    Parameters
+    ----------
+    density : Tensor of shape (n, bins)
+        One row per input.
+    width : int
+        Bins of the running mean.
+
+    Returns
+    -------
+    Tensor of shape (n, bins)
+        The means.
+
     Examples
     --------
     >>> smooth(torch.tensor([[0.0, 3.0, 0.0]]), 3)
@@ -65,6 +107,20 @@ def smooth(density: Tensor, width: int) -> Tensor:
 
 def symmetric_divergence(density: Tensor, reference: Tensor, epsilon: float) -> Tensor:
     """Return KL(p‖q) + KL(q‖p) of each row against a reference, after adding ε and normalising.
+
+    Parameters
+    ----------
+    density : Tensor of shape (n, bins)
+        p, one row per input.
+    reference : Tensor of shape (bins,)
+        q.
+    epsilon : float
+        ε.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The divergences.
 
     Examples
     --------
@@ -127,7 +183,7 @@ class WeiPer(Score):
 
     def statistics(self) -> Mapping[str, Statistic]:
         """Return an empty sample of features."""
-        return {"sample": Rows(size=SAMPLE)}
+        return {"sample": RowSample(size=SAMPLE)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add features."""
@@ -143,7 +199,7 @@ class WeiPer(Score):
             most = max(1, LARGEST // head.weight.numel())
             raise InputError(f"{self}: {self.repeats} perturbed heads hold {numbers:,} numbers; choose repeats={most}")
         rows = statistics["sample"].rows
-        state = {"weights": perturbed_weights(head.weight, self.delta, self.repeats, self.seed), "bias": head.bias}
+        state = {"weights": perturb_weights(head.weight, self.delta, self.repeats, self.seed), "bias": head.bias}
         parts = torch.split(rows, 256)
         spread = [bound for part in parts for bound in self._extremes(part, state)]
         state |= {"low": rows.min(), "high": rows.max(), "low_perturbed": min(spread), "high_perturbed": max(spread)}

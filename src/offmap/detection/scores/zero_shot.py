@@ -19,6 +19,18 @@ from offmap.neighbors.vectors import unit
 def cosines(features: Tensor, names: Tensor) -> Tensor:
     """Return the cosine of the angle between every feature row and every name row.
 
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        Of the inputs.
+    names : Tensor of shape (m, d)
+        Text features of names.
+
+    Returns
+    -------
+    Tensor of shape (n, m)
+        From -1 to 1.
+
     Examples
     --------
     >>> cosines(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]]))
@@ -32,6 +44,18 @@ def concept_matching(similarity: Tensor, temperature: float) -> Tensor:
 
     The logarithm keeps the order and does not round to ties at 1.
 
+    Parameters
+    ----------
+    similarity : Tensor of shape (n, c)
+        What `cosines` gave.
+    temperature : float
+        The divisor.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The logarithms.
+
     Examples
     --------
     >>> concept_matching(torch.tensor([[0.0, 0.0]]), 1.0).exp()
@@ -44,6 +68,22 @@ def known_share(similarity: Tensor, n_known: int, temperature: float, groups: in
     """Return the mean, over groups of negative labels, of the softmax mass that the known labels get.
 
     Jiang et al. 2024, eq. 9: each group of negative labels competes with all known labels.
+
+    Parameters
+    ----------
+    similarity : Tensor of shape (n, m)
+        What `cosines` gave, known names first.
+    n_known : int
+        Number of known names.
+    temperature : float
+        The divisor of similarities.
+    groups : int
+        Number of groups of the other names.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        From 0 to 1.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from torch import Tensor
 from offmap.detection.base import Context, Shaper, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
-from offmap.detection.statistics import Rows, Statistic
+from offmap.detection.statistics import RowSample, Statistic
 from offmap.extra_passes import Perturbed, Request
 
 SAMPLE = 20_000
@@ -23,6 +23,20 @@ def stability(features: Tensor, perturbed: Tensor, correction: int, shifted: int
 
     h and h' are the features of an input before and after the perturbation; the top units are those of h
     (Regmi 2025, eq. 5 and 6).
+
+    Parameters
+    ----------
+    features, perturbed : Tensor of shape (n, d)
+        h and h'.
+    correction, shifted : int
+        Numbers of top units.
+    weight : float
+        λ.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        Q'.
 
     Examples
     --------
@@ -37,6 +51,18 @@ def stability(features: Tensor, perturbed: Tensor, correction: int, shifted: int
 
 def adaptive_ratio(features: Tensor, percentiles: Tensor) -> Tensor:
     """Return the sum of all rectified activations over that of each row's largest, above a percentile of its own.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    percentiles : Tensor of shape (n,)
+        From 0 to 100.
+
+    Returns
+    -------
+    Tensor of shape (n, 1)
+        The ratios; 1 for a row without positive activations.
 
     Examples
     --------
@@ -74,7 +100,7 @@ class _AdaScale(Shaper):
 
     def statistics(self) -> Mapping[str, Statistic]:
         """Return an empty sample of stabilities."""
-        return {"stability": Rows(size=SAMPLE)}
+        return {"stability": RowSample(size=SAMPLE)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Add the stability of known inputs."""
@@ -146,7 +172,7 @@ class AdaScaleL(_AdaScale):
 
     Parameters
     ----------
-    low, high, correction, shifted, weight, share, epsilon
+    low, high, correction, shifted, weight, share, epsilon : float, optional
         As in `AdaScaleA`.
     """
 

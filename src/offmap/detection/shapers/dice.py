@@ -17,7 +17,19 @@ from offmap.errors import MissingError
 
 
 def contribution(mean_activation: Tensor, weight: Tensor) -> Tensor:
-    """V: each weight times the mean activation of its unit, signed, classes × units (thesis, section 4.2, eq. 4.1).
+    """Compute V, each weight times the mean activation of its unit (thesis, chapter 4, section 4.2, eq. 4.1).
+
+    Parameters
+    ----------
+    mean_activation : Tensor of shape (d,)
+        Over known inputs.
+    weight : Tensor of shape (c, d)
+        Of the head.
+
+    Returns
+    -------
+    Tensor of shape (c, d)
+        V, signed.
 
     Examples
     --------
@@ -28,12 +40,37 @@ def contribution(mean_activation: Tensor, weight: Tensor) -> Tensor:
 
 
 def n_kept(p: float, size: int) -> int:
-    """How many of `size` entries remain at sparsity p: k = round((1 - p)·size)."""
+    """Compute how many of some entries remain at a sparsity: k = round((1 - p)·size).
+
+    Parameters
+    ----------
+    p : float
+        The sparsity, from 0 to 1.
+    size : int
+        Number of entries.
+
+    Returns
+    -------
+    int
+        k.
+    """
     return round((1 - p) * size)
 
 
 def largest(values: Tensor, k: int) -> Tensor:
-    """A mask of the k largest entries of the whole matrix; of equal ones those with the lower index.
+    """Mark the k largest entries of a whole matrix; of equal ones those with the lower index.
+
+    Parameters
+    ----------
+    values : Tensor
+        Of any shape.
+    k : int
+        How many to mark.
+
+    Returns
+    -------
+    Tensor of bool
+        Of the same shape.
 
     Examples
     --------
@@ -59,7 +96,7 @@ class _Sparsifier(Shaper):
     p: float | Literal["auto"] = 0.7
 
     def check(self) -> None:
-        """Bounds of the sparsity."""
+        """Check the bounds of the sparsity."""
         self.number("p", 0, 1, "the share of weights dropped must be between 0 and 1")
 
     @property
@@ -73,7 +110,7 @@ class _Sparsifier(Shaper):
         raise NotImplementedError
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The mask."""
+        """Return the mask."""
         if context.head is None:
             raise MissingError(f"{self} needs head: pass head=offmap.Head(weight, bias) to Activations")
         return {"mask": self.mask(context.head, statistics)}
@@ -91,7 +128,7 @@ class _Directed(_Sparsifier):
     fits = ("features", "head")
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """The mean activation of each unit."""
+        """Return the mean activation of each unit."""
         return {"activation": Mean()}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
@@ -99,7 +136,7 @@ class _Directed(_Sparsifier):
         statistics["activation"].update(block.features)
 
     def contributions(self, head: TensorHead, statistics: Statistics) -> Tensor:
-        """The contribution matrix, in float64."""
+        """Return the contribution matrix, in float64."""
         return contribution(statistics["activation"].value.cpu(), head.weight.double())
 
 
@@ -109,7 +146,7 @@ class DICE(_Directed):
 
     Parameters
     ----------
-    p
+    p : float or {"auto"}, default=0.7
         The share of weights dropped, over the whole matrix; ``auto`` chooses by validation.
     """
 
@@ -120,7 +157,7 @@ class DICE(_Directed):
     p: float | Literal["auto"] = 0.7
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
-        """The k largest contributions."""
+        """Return the k largest contributions."""
         values = self.contributions(head, statistics)
         return largest(values, n_kept(self.share, values.numel()))
 
@@ -133,7 +170,7 @@ class BottomK(_Directed):
     paper = "the ablation of DICE; thesis, section 4.4, table 4.4"
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
-        """The k smallest contributions."""
+        """Return the k smallest contributions."""
         values = self.contributions(head, statistics)
         return largest(-values, n_kept(self.share, values.numel()))
 
@@ -146,7 +183,7 @@ class TopBottomK(_Directed):
     paper = "the ablation of DICE; thesis, section 4.4, table 4.4"
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
-        """The k/2 largest and the k/2 smallest contributions."""
+        """Return the k/2 largest and the k/2 smallest contributions."""
         values = self.contributions(head, statistics)
         k = n_kept(self.share, values.numel())
         return largest(values, k - k // 2) | largest(-values, k // 2)
@@ -162,7 +199,7 @@ class RandomK(_Directed):
     seed: int = 0
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
-        """k random units per class."""
+        """Return k random units per class."""
         classes, units = head.weight.shape
         draws = torch.rand(classes, units, generator=torch.Generator().manual_seed(self.seed))
         return torch.stack([largest(row, n_kept(self.share, units)) for row in draws])
@@ -178,7 +215,7 @@ class WeightDropout(_Sparsifier):
     seed: int = 0
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
-        """k random weights of the whole matrix."""
+        """Return k random weights of the whole matrix."""
         draws = torch.rand(head.weight.shape, generator=torch.Generator().manual_seed(self.seed))
         return largest(draws, n_kept(self.share, draws.numel()))
 
@@ -193,7 +230,7 @@ class UnitDropout(_Sparsifier):
     seed: int = 0
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
-        """All weights of random units."""
+        """Return all weights of random units."""
         units = head.weight.shape[1]
         draws = torch.rand(units, generator=torch.Generator().manual_seed(self.seed))
         return largest(draws, n_kept(self.share, units)).expand_as(head.weight).clone()
@@ -210,7 +247,7 @@ class WeightPruning(_Sparsifier):
     )
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
-        """The k largest magnitudes."""
+        """Return the k largest magnitudes."""
         return largest(head.weight.abs(), n_kept(self.share, head.weight.numel()))
 
 
@@ -222,6 +259,6 @@ class UnitPruning(_Sparsifier):
     paper = "Li et al., Pruning Filters for Efficient ConvNets, ICLR 2017; thesis, section 4.4, table 4.3"
 
     def mask(self, head: TensorHead, statistics: Statistics) -> Tensor:
-        """All weights of the units with the longest columns."""
+        """Return all weights of the units with the longest columns."""
         lengths = head.weight.norm(dim=0)
         return largest(lengths, n_kept(self.share, len(lengths))).expand_as(head.weight).clone()

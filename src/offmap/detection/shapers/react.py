@@ -18,7 +18,19 @@ from offmap.extra_passes import Clamp, Edited, Layer, Request
 
 
 def rectify(features: Tensor, c: Tensor | float) -> Tensor:
-    """min(h, c), element by element (thesis, section 3.2, eq. 3.2).
+    """Compute min(h, c), element by element (thesis, chapter 3, section 3.2, eq. 3.2).
+
+    Parameters
+    ----------
+    features : Tensor
+        h.
+    c : Tensor or float
+        The threshold.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
 
     Examples
     --------
@@ -29,7 +41,19 @@ def rectify(features: Tensor, c: Tensor | float) -> Tensor:
 
 
 def vra(features: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
-    """0 below `low`, `high` above it, the value itself between (Xu et al. 2023, eq. 10).
+    """Set activations below `low` to 0 and cut those above `high` to it (Xu et al. 2023, eq. 10).
+
+    Parameters
+    ----------
+    features : Tensor
+        The activations.
+    low, high : Tensor or float
+        The thresholds.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
 
     Examples
     --------
@@ -75,20 +99,20 @@ class ReAct(Shaper):
         return () if self.c is not None else ("features",)
 
     def check(self) -> None:
-        """Bounds of the percentile, which a given threshold takes the place of."""
+        """Check the bounds of the percentile, which a given threshold takes the place of."""
         if self.c is not None and self.percentile != type(self).percentile:
             raise InputError(f"react({self.percentile}, c={self.c}): give a percentile or a threshold, not both")
         self.number("percentile", 0, 100, "the percentile must be between 0 and 100")
 
     def text_arguments(self) -> dict[str, Any]:
-        """A given threshold takes the percentile's place."""
+        """Return the printed parameters; a given threshold takes the percentile's place."""
         shown = super().text_arguments()
         if self.c is not None:
             shown.pop("percentile")
         return shown
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """The percentile of all activations."""
+        """Return the percentile of all activations."""
         if self.c is not None or self.percentile == "auto":
             return {}
         return {"activations": Quantile((self.percentile,))}
@@ -99,7 +123,7 @@ class ReAct(Shaper):
         statistics["activations"].update(values)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """The threshold."""
+        """Return the threshold."""
         c = self.c if self.c is not None else statistics["activations"].values()[0]
         return {"c": torch.tensor(c, dtype=torch.float64)}
 
@@ -117,7 +141,7 @@ class ReAct(Shaper):
         return Edited(self.layer, Clamp(float(state["c"])))
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
-        """For an inner layer: its activations to fit on, then a pass cut at the threshold."""
+        """Return, for an inner layer, its activations to fit on, then a pass cut at the threshold."""
         if self.layer is None:
             return ()
         if state:
@@ -130,7 +154,7 @@ class ReAct(Shaper):
         return self.layer is not None
 
     def view(self, block: ActivationBatch, state: State) -> ActivationBatch:
-        """The pass cut at the inner layer."""
+        """Return the pass cut at the inner layer."""
         return block if self.layer is None else block.seen_in(self._edited(state))
 
 
@@ -155,12 +179,12 @@ class VRA(Shaper):
     high: float = 95
 
     def check(self) -> None:
-        """Bounds of the percentiles."""
+        """Check the bounds of the percentiles."""
         self.number("low", 0, 100, "the percentile must be between 0 and 100")
         self.number("high", self.low, 100, "the percentile must be between the low one and 100")
 
     def statistics(self) -> Mapping[str, Statistic]:
-        """Both percentiles of all activations."""
+        """Return both percentiles of all activations."""
         return {"activations": Quantile((self.low, self.high))}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
@@ -168,7 +192,7 @@ class VRA(Shaper):
         statistics["activations"].update(block.features)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Both thresholds."""
+        """Return both thresholds."""
         return {"bounds": torch.tensor(statistics["activations"].values(), dtype=torch.float64)}
 
     def shape(self, block: ActivationBatch, ready: State) -> ActivationBatch:

@@ -17,12 +17,37 @@ def _kept(features: Tensor, percentile: float) -> int:
 
 
 def top_sum(features: Tensor, k: int) -> Tensor:
-    """The sum of each row's k largest activations."""
+    """Sum each row's k largest activations.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    k : int
+        How many of a row count.
+
+    Returns
+    -------
+    Tensor of shape (n, 1)
+        The sums.
+    """
     return features.topk(k, dim=1).values.sum(dim=1, keepdim=True)
 
 
 def prune(features: Tensor, percentile: float) -> Tensor:
-    """ASH-P: each row keeps its largest activations, the others become 0.
+    """Keep each row's largest activations and set the others to 0 (ASH-P).
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    percentile : float
+        Of a row, from 0 to 100.
+
+    Returns
+    -------
+    Tensor of shape (n, d)
+        The pruned activations.
 
     Examples
     --------
@@ -34,7 +59,19 @@ def prune(features: Tensor, percentile: float) -> Tensor:
 
 
 def binarize(features: Tensor, percentile: float) -> Tensor:
-    """ASH-B: the kept activations share the sum of all of them equally.
+    """Share the sum of each row equally among its largest activations, the others become 0 (ASH-B).
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    percentile : float
+        Of a row, from 0 to 100.
+
+    Returns
+    -------
+    Tensor of shape (n, d)
+        The binarized activations.
 
     Examples
     --------
@@ -48,7 +85,19 @@ def binarize(features: Tensor, percentile: float) -> Tensor:
 
 
 def mass_ratio(features: Tensor, percentile: float) -> Tensor:
-    """The sum of all rectified activations over the sum of the largest ones; 1 for a row without any.
+    """Divide the sum of all rectified activations by that of the largest ones.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    percentile : float
+        Of a row, from 0 to 100.
+
+    Returns
+    -------
+    Tensor of shape (n, 1)
+        At least 1; 1 for a row without positive activations.
 
     Examples
     --------
@@ -61,22 +110,28 @@ def mass_ratio(features: Tensor, percentile: float) -> Tensor:
     return torch.where(top > 0, ratio, torch.ones_like(ratio))
 
 
-def _check(shaper: Shaper) -> None:
-    shaper.number("percentile", 0, 100, "the percentile must be between 0 and 100")
+class _ByPercentile(Shaper):
+    """A shaper that compares each input's activations with a percentile of their own."""
 
-
-@register
-class ASHP(Shaper):
-    """Keeps each input's largest activations and drops the others."""
-
-    name = "ash_p"
-    paper = "Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, ICLR 2023"
     reads = ("features", "head")
     shown = ("percentile",)
     grid = {"percentile": (60, 65, 70, 75, 80, 85, 90, 95)}
 
+    percentile: float
+
+    def check(self) -> None:
+        """Check the bounds of the percentile."""
+        self.number("percentile", 0, 100, "the percentile must be between 0 and 100")
+
+
+@register
+class ASHP(_ByPercentile):
+    """Keeps each input's largest activations and drops the others."""
+
+    name = "ash_p"
+    paper = "Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, ICLR 2023"
+
     percentile: float = 60
-    check = _check
 
     def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
         """Prune."""
@@ -84,17 +139,13 @@ class ASHP(Shaper):
 
 
 @register
-class ASHB(Shaper):
+class ASHB(_ByPercentile):
     """Keeps each input's largest activations, all at the same value, with the sum preserved."""
 
     name = "ash_b"
     paper = ASHP.paper
-    reads = ("features", "head")
-    shown = ("percentile",)
-    grid = ASHP.grid
 
     percentile: float = 65
-    check = _check
 
     def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
         """Binarize."""
@@ -102,17 +153,13 @@ class ASHB(Shaper):
 
 
 @register
-class ASHS(Shaper):
+class ASHS(_ByPercentile):
     """Keeps each input's largest activations and multiplies them by the exponential of the mass ratio."""
 
     name = "ash_s"
     paper = ASHP.paper
-    reads = ("features", "head")
-    shown = ("percentile",)
-    grid = ASHP.grid
 
     percentile: float = 90
-    check = _check
 
     def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
         """Prune and scale."""
@@ -121,17 +168,13 @@ class ASHS(Shaper):
 
 
 @register
-class SCALE(Shaper):
+class SCALE(_ByPercentile):
     """Multiplies all activations of an input by the exponential of its mass ratio, without pruning."""
 
     name = "scale"
     paper = "Xu et al., Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement, ICLR 2024"
-    reads = ("features", "head")
-    shown = ("percentile",)
-    grid = ASHP.grid
 
     percentile: float = 85
-    check = _check
 
     def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
         """Scale."""
@@ -140,24 +183,21 @@ class SCALE(Shaper):
 
 
 @register
-class LTS(Shaper):
+class LTS(_ByPercentile):
     """Multiplies the logits of an input by the square of its mass ratio.
 
     Parameters
     ----------
-    percentile
+    percentile : float, default=95
         95 compares all activations with the top 5 %.
     """
 
     name = "lts"
     paper = "Djurisic et al., Logit Scaling for Out-of-Distribution Detection, 2024"
     reads = ("features", "logits")
-    shown = ("percentile",)
-    grid = ASHP.grid
     shapes = "logits"
 
     percentile: float = 95
-    check = _check
 
     def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
         """Scale the logits."""

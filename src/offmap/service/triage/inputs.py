@@ -21,7 +21,8 @@ from offmap.service.images import FORMATS, decode_images
 from offmap.service.request_errors import RequestError
 from offmap.service.requests import NPY
 from offmap.service.settings import Settings
-from offmap.service.unknowns import UnknownInput, UnknownStore
+from offmap.service.unknown_inputs import UnknownInput
+from offmap.service.unknowns import UnknownStore
 from offmap.text import TextEncoder
 from offmap.typing import Array
 

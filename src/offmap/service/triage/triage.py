@@ -3,56 +3,28 @@
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import threading
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from offmap.errors import InputError, OffmapError, StoreError
+from offmap.errors import InputError, StoreError
 from offmap.openworld import Deployment
 from offmap.openworld.learners import LEARNERS
 from offmap.openworld.rounds import MAX_FORGETTING
 from offmap.service.loading import DeploymentFiles
-from offmap.service.request_errors import RequestError, to_sentence
+from offmap.service.request_errors import RequestError
 from offmap.service.service import Service
 from offmap.service.triage import versions
 from offmap.service.triage.inputs import KnownData, clone_network
 from offmap.service.triage.journal import EDITS, Intent, Journal
 from offmap.service.triage.learning import LearningProcess, Workspace
 from offmap.service.triage.proposal import Proposal, save_proposal
+from offmap.service.triage.tasks import TaskRunner
 
 SHOWN_ENTRIES = 30
-_FOLDERS = re.compile(r"(?<!\S)/(?:[^\s/]+/)+")  # of files in a message: clients need not know them
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class BackgroundTask:
-    """The task that runs in the background, or the last one that did.
-
-    Parameters
-    ----------
-    kind : {"group", "learn"}
-        What it does.
-    words : str
-        What it is doing now, for people.
-    share : float
-        The share that is done, from 0 to 1.
-    running : bool, default=True
-        Whether it still runs.
-    error : str or None, default=None
-        Why it failed.
-    """
-
-    kind: str
-    words: str
-    share: float
-    running: bool = True
-    error: str | None = None
 
 
 class OutdatedError(RequestError):
@@ -106,9 +78,7 @@ class Triage:
         self._proposal: Proposal | None = None
         self._keywords: tuple[tuple[int, int] | None, dict[int, str]] = (None, {})
         self._process: LearningProcess | None = None
-        self._thread: threading.Thread | None = None
-        self._closing = False
-        self._task: BackgroundTask | None = None
+        self.tasks = TaskRunner(self._lock)
         self._expected = base.version
         self.notice: str | None = None
         versions.clear_leftovers(service.store_dir)
@@ -126,7 +96,7 @@ class Triage:
                 "guard": self.service.describe(),
                 "board": None if proposal is None else self._describe(proposal),
                 "can_undo": proposal is not None and bool(self.journal.edits(proposal.number)),
-                "job": None if self._task is None else asdict(self._task),
+                "job": None if self.tasks.current is None else asdict(self.tasks.current),
                 "missing": self._missing(),
                 "notice": self.notice,
                 "current": current,
@@ -141,7 +111,7 @@ class Triage:
 
     def group(self) -> None:
         """Group the unknown inputs again, in the background."""
-        self._start("group", "reading the unknown inputs", self._group)
+        self.tasks.start("group", "reading the unknown inputs", self._group)
 
     def apply_edit(self, number: int, action: str, details: dict[str, Any], revision: int | None = None) -> None:
         """Apply one edit of a person to the proposal; it is in the journal on return.
@@ -182,12 +152,12 @@ class Triage:
                 raise RequestError(409, missing)
             if not proposal.named and not proposal.assigned:
                 raise RequestError(409, "no group has a name yet; name at least one")
-        self._start("learn", "preparing", self._learn)
+        self.tasks.start("learn", "preparing", self._learn)
 
     def deploy(self, number: int) -> None:
         """Put a learned version in service; its inputs are resolved or discarded."""
         with self._lock:
-            self._check_idle()
+            self.tasks.check_idle()
             self._notice_reload()
             if self.notice is not None:
                 raise RequestError(409, self.notice)
@@ -205,7 +175,7 @@ class Triage:
     def rollback(self) -> None:
         """Put back the version that was in service before the present one; its inputs are open again."""
         with self._lock:
-            self._check_idle()
+            self.tasks.check_idle()
             finished = self._finish_pending()
             if finished is not None and finished.action == "rollback":
                 return
@@ -218,26 +188,11 @@ class Triage:
 
     def close(self) -> None:
         """Stop the task in the background and close the journal; what it has not finished counts as not begun."""
-        with self._lock:
-            self._closing = True
+        self.tasks.stop()
         if self._process is not None:
             self._process.stop()
-        if self._thread is not None:
-            self._thread.join(self.service.settings.shutdown_seconds)
+        self.tasks.join(self.service.settings.shutdown_seconds)
         self.journal.close()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a thread still works on a task, also after `close`."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def wait(self, seconds: float = 600.0) -> None:
-        """Wait until no task runs in the background."""
-        end = time.monotonic() + seconds
-        while self._task is not None and self._task.running:
-            if time.monotonic() > end:
-                raise TimeoutError("the task in the background has not ended")
-            time.sleep(0.02)
 
     def _resume(self) -> None:
         """After a start, finish what had begun, and put the deployed version in service again."""
@@ -341,12 +296,8 @@ class Triage:
             raise OutdatedError("the groups have changed meanwhile; look at the page again")
         if revision is not None and revision != self.journal.revision(number):
             raise OutdatedError("someone else has changed the groups meanwhile; look at them and try again")
-        self._check_idle()
+        self.tasks.check_idle()
         return proposal
-
-    def _check_idle(self) -> None:
-        if self._task is not None and self._task.running:
-            raise RequestError(409, "something is being worked on; wait until it is done")
 
     def _clear_proposals(self) -> None:
         """Remove the files of closed proposals, except those that a rollback opens again."""
@@ -356,40 +307,8 @@ class Triage:
             if folder.name.isdigit() and int(folder.name) not in needed:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _start(self, kind: str, words: str, work: Callable[[], None]) -> None:
-        with self._lock:
-            self._check_idle()
-            self._task = BackgroundTask(kind, words, 0.0)
-
-        def run() -> None:
-            try:
-                work()
-            except OffmapError as error:
-                _log.warning("%s failed: %s", kind, error)
-                self._end_task(_FOLDERS.sub("", to_sentence(error)))
-            except Exception:
-                _log.exception("%s failed", kind)
-                self._end_task("it failed; the service's log says why")
-            else:
-                self._end_task(None)
-
-        self._thread = threading.Thread(target=run, name=f"offmap-{kind}", daemon=True)
-        self._thread.start()
-
-    def _end_task(self, error: str | None) -> None:
-        with self._lock:
-            assert self._task is not None
-            self._task = replace(self._task, running=False, error=error, share=1.0, words=error or "done")
-
-    def _report_progress(self, words: str, share: float) -> None:
-        with self._lock:
-            if self._closing:
-                raise RequestError(503, "the service is stopping")
-            assert self._task is not None
-            self._task = replace(self._task, words=words, share=share)
-
     def _group(self) -> None:
-        ids, found = self._workspace.group(self._report_progress)
+        ids, found = self._workspace.group(self.tasks.report_progress)
         with self._lock:
             save_proposal(self._workspace.proposal_folder(self.journal.next_proposal), found)
             self.journal.propose(ids)
@@ -400,10 +319,10 @@ class Triage:
         proposal = self._open_proposal()
         assert proposal is not None
         if self._files is None:
-            done = self._workspace.learn(proposal, self._report_progress, **self._options)
+            done = self._workspace.learn(proposal, self.tasks.report_progress, **self._options)
         else:
             self._process = LearningProcess(self._files, self._workspace, self._options)
-            done = self._process.run(self._report_progress)
+            done = self._process.run(self.tasks.report_progress)
         with self._lock:
             # the folder first: a version that the journal knows of always exists
             versions.keep_version(Path(done.folder), self.journal.next_version)

@@ -1,4 +1,4 @@
-"""A world to try the loop in: a network that knows some digits meets all ten, and what it does is measured.
+"""A scenario to try the open-scenario loop in: a network that knows some digits meets all ten, and is measured.
 
 The true classes of the stream are never shown to the loop; they and the test inputs are for measuring alone.
 """
@@ -34,16 +34,16 @@ class Scenario:
 
     Parameters
     ----------
-    state
+    state : LearningState
         What is in use at first.
-    streams
+    streams : tuple of LabeledInputs
         Per round the inputs that come in; their labels are the truth, for measuring.
-    test
+    test : LabeledInputs
         Inputs of all classes for measuring.
-    class_names
-        Of all true classes, the known ones first.
-    seed
-        Of everything random.
+    class_names : tuple of str
+        Names of all true classes, the known ones first.
+    seed : int
+        Seed of everything random.
     """
 
     state: LearningState
@@ -58,7 +58,7 @@ class Scenario:
         return len(self.state.known.class_names)
 
     def met(self, rounds: int) -> Array:
-        """The true classes that were there or came in up to a round."""
+        """List the true classes that were known at first or came in up to a round."""
         seen = [np.arange(self.n_known), *(stream.labels for stream in self.streams[:rounds])]
         return np.unique(np.concatenate(seen))
 
@@ -69,13 +69,13 @@ class Measured:
 
     Parameters
     ----------
-    known
+    known : float
         Of the classes known at first, by their own numbers.
-    all, new
+    all, new : float
         Of all classes met so far and of the new ones, groups matched to classes one to one.
-    flagged
+    flagged : float or None
         Of inputs of classes not learned yet, the share that the detector flags; `None` when none are left.
-    accepted
+    accepted : float
         Of all classes met so far, the share that the detector calls known.
     """
 
@@ -111,7 +111,7 @@ class Simulation:
 
     Parameters
     ----------
-    world : Scenario
+    scenario : Scenario
         Where.
     before : Measured
         Test accuracy before the first round, over all classes that will come.
@@ -123,7 +123,7 @@ class Simulation:
         Test accuracy of the same network trained at once on all inputs with their true labels.
     """
 
-    world: Scenario
+    scenario: Scenario
     before: Measured
     steps: tuple[Step, ...]
     run: OpenWorldRun
@@ -140,23 +140,28 @@ class Simulation:
         return self.steps[-1].record.deployed
 
 
-def digits_world(
+def make_digits_scenario(
     known: int = 6, rounds: int = 1, seed: int = 0, detector: str = DETECTOR, epochs: int = EPOCHS
 ) -> Scenario:
-    """A small convolutional network that was taught the first digits; the others come in over so many rounds.
+    """Make a scenario: a small convolutional network knows the first digits, the others come in over some rounds.
 
     Parameters
     ----------
-    known
+    known : int, default=6
         How many digits it knows, from 0 on.
-    rounds
+    rounds : int, default=1
         How many streams the others are spread over, in order; each also brings inputs of known digits.
-    seed
-        Of the split and the training.
-    detector
-        What calls inputs unknown, in its text form.
-    epochs
-        Of training.
+    seed : int, default=0
+        Seed of the split and the training.
+    detector : str, default="maxlogit + knn(5)"
+        Text form of the detector.
+    epochs : int, default=12
+        Epochs of training.
+
+    Returns
+    -------
+    Scenario
+        Ready to simulate.
     """
     from sklearn.datasets import load_digits
 
@@ -198,50 +203,70 @@ def digits_world(
 
 
 def simulate(
-    world: Scenario,
+    scenario: Scenario,
     n_new: int | Literal["auto", "true"] = "auto",
     on_step: Callable[[str], None] = lambda words: None,
     **options: Any,
 ) -> Simulation:
-    """Go through all rounds of a world, and measure after each.
+    """Run all rounds of a scenario, and measure after each.
 
     Parameters
     ----------
-    world
-        Where.
-    n_new
-        How many new classes a round looks for: estimated, a number, or ``"true"``, as many as really came in.
-    on_step
-        Told in words what begins.
-    **options
-        As `OpenWorldRun.step` takes them.
+    scenario : Scenario
+        What to simulate.
+    n_new : int, "auto" or "true", default="auto"
+        How many new classes a round looks for: estimated, a number, or as many as really came in.
+    on_step : callable, optional
+        Called with a short text when a step begins.
+    **options : Any
+        Options of `OpenWorldRun.step`.
+
+    Returns
+    -------
+    Simulation
+        All rounds, measured.
     """
     from offmap.models.threads import one_thread
 
     with one_thread():
-        current, steps = begin_run(world.state), []
-        before = measure(world, world.state, len(world.streams))
-        for number, stream in enumerate(world.streams, 1):
+        current, steps = begin_run(scenario.state), []
+        before = measure(scenario, scenario.state, len(scenario.streams))
+        for number, stream in enumerate(scenario.streams, 1):
             on_step(f"round {number}: {len(stream)} inputs come in")
-            true = len(np.unique(stream.labels[stream.labels >= world.n_known]))
+            true = len(np.unique(stream.labels[stream.labels >= scenario.n_known]))
             wanted = true if n_new == "true" else n_new
-            unknown = int(((stream.labels >= world.n_known) & ~current.state.judge(stream).known).sum())
-            current = current.step(stream, wanted, seed=world.seed, **options)
-            steps.append(Step(unknown, current.rounds[-1], measure(world, current.state, number)))
+            unknown = int(((stream.labels >= scenario.n_known) & ~current.state.judge(stream).known).sum())
+            current = current.step(stream, wanted, seed=scenario.seed, **options)
+            steps.append(Step(unknown, current.rounds[-1], measure(scenario, current.state, number)))
         on_step("training the oracle, which has all labels")
-        return Simulation(world, before, tuple(steps), current, oracle(world))
+        return Simulation(scenario, before, tuple(steps), current, train_oracle(scenario))
 
 
-def measure(world: Scenario, state: LearningState, rounds: int) -> Measured:
-    """Test accuracy over the classes met up to a round."""
+def measure(scenario: Scenario, state: LearningState, rounds: int) -> Measured:
+    """Measure test accuracy over the classes met up to a round.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        It has the test inputs.
+    state : LearningState
+        What is in use.
+    rounds : int
+        Number of the round.
+
+    Returns
+    -------
+    Measured
+        Shares of test inputs that are right.
+    """
     from offmap.metrics.clustering import open_world_accuracy
 
-    met = world.met(rounds)
-    test = world.test
+    met = scenario.met(rounds)
+    test = scenario.test
     truth, inside = test.labels, np.isin(test.labels, met)
     found, accepted = state.learned.predict(test), state.judge(test).known
-    first = truth < world.n_known
-    joint = open_world_accuracy(truth[inside], found[inside], range(world.n_known))
+    first = truth < scenario.n_known
+    joint = open_world_accuracy(truth[inside], found[inside], range(scenario.n_known))
     return Measured(
         known=float((found == truth)[first].mean()),
         all=joint.all,
@@ -251,21 +276,32 @@ def measure(world: Scenario, state: LearningState, rounds: int) -> Measured:
     )
 
 
-def oracle(world: Scenario) -> float:
-    """Test accuracy of the same kind of network, trained from the start on everything with its true labels."""
+def train_oracle(scenario: Scenario) -> float:
+    """Measure the same kind of network, trained from the start on everything with its true labels.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        It has the streams and the test inputs.
+
+    Returns
+    -------
+    float
+        Test accuracy.
+    """
     from offmap.models.classify import train_classifier
     from offmap.models.cnn import CNN
 
-    train = world.state.known.train
-    for stream in world.streams:
+    train = scenario.state.known.train
+    for stream in scenario.streams:
         train = train + stream
     assert train.inputs is not None
-    n_classes = int(world.test.labels.max()) + 1
+    n_classes = int(scenario.test.labels.max()) + 1
     model = train_classifier(
-        CNN(n_classes, width=WIDTH, seed=world.seed), train.inputs, train.labels, epochs=EPOCHS, seed=world.seed
+        CNN(n_classes, width=WIDTH, seed=scenario.seed), train.inputs, train.labels, epochs=EPOCHS, seed=scenario.seed
     )
-    found = Network(model).extract(world.test.inputs, progress=False).predictions
-    return float((found == world.test.labels).mean())
+    found = Network(model).extract(scenario.test.inputs, progress=False).predictions
+    return float((found == scenario.test.labels).mean())
 
 
 def _acts(part: LabeledInputs, network: Network) -> Activations:

@@ -6,34 +6,44 @@ from typing import Any
 
 import numpy as np
 
-from offmap.openworld.result import Round
-from offmap.openworld.simulation import Simulation
+from offmap.bench.digits_simulation import Simulation
+from offmap.openworld.result import Round, render_pictures
 from offmap.plots import grouped_bars
 from offmap.report import Page, versions
-from offmap.typing import Array
 
 
-def journey_page(journey: Simulation) -> Page:
-    """Summary first, then the figure, the rounds, and what every new class holds."""
-    world, last = journey.world, journey.steps[-1].measured
-    names = world.class_names
+def build_simulation_page(simulation: Simulation) -> Page:
+    """Build the report: a summary, accuracy before and after, the rounds, and what every new class holds.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        What `offmap.bench.digits_simulation.simulate` found.
+
+    Returns
+    -------
+    Page
+        The report.
+    """
+    scenario, last = simulation.scenario, simulation.steps[-1].measured
+    names = scenario.class_names
     page = Page(
-        f"A network that knows {world.n_known} digits meets {len(names)}",
-        f"Before, it named **{100 * journey.before.all:.1f} %** of test digits of all {len(names)} classes. It flagged "
-        f"what it did not know, found classes in it and learned them, without a label: now it names "
+        f"A network that knows {scenario.n_known} digits meets {len(names)}",
+        f"Before, it named **{100 * simulation.before.all:.1f} %** of test digits of all {len(names)} classes. It "
+        f"flagged what it did not know, found classes in it and learned them, without a label: now it names "
         f"**{100 * last.all:.1f} %**. The oracle, the same network with all labels from the start, names "
-        f"{100 * journey.oracle:.1f} %. Of the {world.n_known} digits it was taught it had "
-        f"{100 * journey.before.known:.1f} % right before and has {100 * last.known:.1f} % now.",
+        f"{100 * simulation.oracle:.1f} %. Of the {scenario.n_known} digits it was taught it had "
+        f"{100 * simulation.before.known:.1f} % right before and has {100 * last.known:.1f} % now.",
     )
     page.section("Before and after").figure(
         grouped_bars(
             {
                 "all digits": {
-                    "before": 100 * journey.before.all,
+                    "before": 100 * simulation.before.all,
                     "after": 100 * last.all,
-                    "oracle": 100 * journey.oracle,
+                    "oracle": 100 * simulation.oracle,
                 },
-                "digits it was taught": {"before": 100 * journey.before.known, "after": 100 * last.known},
+                "digits it was taught": {"before": 100 * simulation.before.known, "after": 100 * last.known},
                 "new digits": {"before": 0.0, "after": 100 * last.new},
             },
             y="right, %",
@@ -41,30 +51,33 @@ def journey_page(journey: Simulation) -> Page:
         "Test pictures that nothing was learned or chosen from. New groups have no names, so they are matched to "
         "digits one to one.",
     )
-    _still_wrong(page, journey)
-    _rounds(page, journey)
-    for number, step in enumerate(journey.steps, 1):
+    _still_wrong(page, simulation)
+    _rounds(page, simulation)
+    for number, step in enumerate(simulation.steps, 1):
         done = step.record.round
         if done is not None:
             page.section(f"Round {number}: the classes it found")
-            _holds(page, journey, done)
-            done.shown(page, pictures(done.candidates.inputs))
+            _holds(page, simulation, done)
+            done.shown(page, render_pictures(done.candidates.inputs))
             done.compared(page)
-    last_round = journey.steps[-1].record.round
+    last_round = simulation.steps[-1].record.round
     settings = {} if last_round is None else last_round.settings
-    return page.settings({"seed": world.seed, **settings, "versions": versions()})
+    return page.settings({"seed": scenario.seed, **settings, "versions": versions()})
 
 
-def _still_wrong(page: Page, journey: Simulation) -> None:
+def _still_wrong(page: Page, simulation: Simulation) -> None:
     """List the digits with the most errors left, and what they are taken for."""
     from offmap.metrics.clustering import match_clusters
 
-    world, test = journey.world, journey.world.test
-    found = journey.state.learned.predict(test)
-    partner: dict[Any, Any] = {**match_clusters(test.labels, found), **{label: label for label in range(world.n_known)}}
+    scenario, test = simulation.scenario, simulation.scenario.test
+    found = simulation.state.learned.predict(test)
+    partner: dict[Any, Any] = {
+        **match_clusters(test.labels, found),
+        **{label: label for label in range(scenario.n_known)},
+    }
     named = np.array([partner.get(int(group), -1) for group in found])
     rows: list[list[Any]] = []
-    for digit, name in enumerate(world.class_names):
+    for digit, name in enumerate(scenario.class_names):
         inside = test.labels == digit
         wrong = inside & (named != digit)
         if not wrong.any():
@@ -72,11 +85,11 @@ def _still_wrong(page: Page, journey: Simulation) -> None:
         taken = named[wrong]
         most = int(np.bincount(taken[taken >= 0]).argmax()) if (taken >= 0).any() else -1
         as_what = (
-            "a further group" if most < 0 or (taken < 0).sum() > (taken == most).sum() else world.class_names[most]
+            "a further group" if most < 0 or (taken < 0).sum() > (taken == most).sum() else scenario.class_names[most]
         )
         rows.append([name, int(inside.sum()), int(wrong.sum()), as_what])
     rows.sort(key=lambda row: -row[2])
-    extra = journey.run.n_classes - len(world.class_names)
+    extra = simulation.run.n_classes - len(scenario.class_names)
     words = (
         "It found as many classes as there are digits."
         if extra == 0
@@ -93,9 +106,9 @@ def _still_wrong(page: Page, journey: Simulation) -> None:
     page.table(["digit", "test pictures", "wrong", "mostly taken for"], rows)
 
 
-def _rounds(page: Page, journey: Simulation) -> None:
+def _rounds(page: Page, simulation: Simulation) -> None:
     rows = []
-    for number, step in enumerate(journey.steps, 1):
+    for number, step in enumerate(simulation.steps, 1):
         record, now = step.record, step.measured
         decision = "deployed" if record.deployed else "not deployed"
         found = "" if record.round is None else ", ".join(record.round.new_names)
@@ -109,34 +122,23 @@ def _rounds(page: Page, journey: Simulation) -> None:
     )
     groups = [
         [number, one.name, one.size, one.outcome, one.reason]
-        for number, step in enumerate(journey.steps, 1)
+        for number, step in enumerate(simulation.steps, 1)
         for one in step.record.groups
     ]
     page.table(["round", "group", "pictures", "outcome", "why"], groups, caption="What became of each group.")
-    page.text("\n".join(f"- round {number}: {step.record.reason}" for number, step in enumerate(journey.steps, 1)))
+    page.text("\n".join(f"- round {number}: {step.record.reason}" for number, step in enumerate(simulation.steps, 1)))
 
 
-def _holds(page: Page, journey: Simulation, done: Round) -> None:
+def _holds(page: Page, simulation: Simulation, done: Round) -> None:
     """Which digits the test pictures of each new class really show."""
-    world = journey.world
-    test = world.test
+    scenario = simulation.scenario
+    test = scenario.test
     found = done.new.learned.predict(test)
     rows = []
     for label in range(done.n_old, len(done.new.known.class_names)):
         truth = test.labels[found == label]
-        counts = np.bincount(truth, minlength=len(world.class_names))
+        counts = np.bincount(truth, minlength=len(scenario.class_names))
         order = np.argsort(-counts, kind="stable")[:3]
-        shown = ", ".join(f"{world.class_names[i]} ({counts[i]})" for i in order if counts[i])
+        shown = ", ".join(f"{scenario.class_names[i]} ({counts[i]})" for i in order if counts[i])
         rows.append([done.new.known.class_names[label], len(truth), shown])
     page.table(["new class", "test pictures", "what they show"], rows, caption="The truth, which the loop never saw.")
-
-
-def pictures(inputs: Any) -> list[Array] | None:
-    """Inputs as pictures to look at, dark ink on white; `None` when they are not pictures."""
-    if inputs is None or np.ndim(inputs) != 4 or inputs.shape[1] not in (1, 3):
-        return None
-    low, high = float(np.min(inputs)), float(np.max(inputs))
-    grey = (np.moveaxis(np.asarray(inputs, np.float32), 1, -1) - low) / max(high - low, 1e-12)
-    if grey.shape[-1] == 1:
-        grey = 1 - grey
-    return list((255 * grey).astype(np.uint8))

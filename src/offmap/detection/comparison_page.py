@@ -1,0 +1,173 @@
+"""The printed table and the HTML page of a `Comparison`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from offmap.metrics.detection import METRICS, metric_names
+
+if TYPE_CHECKING:
+    from offmap.detection.evaluate import Comparison, Row
+    from offmap.report import Page
+
+KNOWN = "id"
+AVERAGE = "average"
+LONGEST = 48  # characters of a method in a printed table
+
+
+def format_table(comparison: Comparison) -> str:
+    """Format a comparison as a table of text, the lowest FPR95 first.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        What `offmap.detection.evaluate.compare` found.
+
+    Returns
+    -------
+    str
+        Per cent; without unknown inputs, what known inputs say.
+    """
+    if not comparison.averages():
+        return _known_table(comparison)
+    sets = [name for name in comparison.sizes if name != KNOWN]
+    shown = [*sets, AVERAGE] if len(sets) > 1 else sets
+    by_cell = {(row.method, row.ood): row for row in comparison.rows}
+    names = {row.method: _short(row) for row in comparison.averages()}
+    width = max(map(len, [*names.values(), "method"]))
+    cell = max(13, *(len(name) + 2 for name in shown))
+    lines = [
+        " " * width + "".join(f"{name:>{cell}}" for name in shown) + f"{'ID acc':>8}{'fit s':>9}{'score s':>9}",
+        f"{'method':<{width}}" + f"{'FPR95/AUROC':>{cell}}" * len(shown),
+    ]
+    for average in comparison.averages():
+        cells = [by_cell[average.method, name] for name in shown]
+        numbers = "".join(f"{f'{100 * row.fpr95:.2f}/{100 * row.auroc:.2f}':>{cell}}" for row in cells)
+        accuracy = "-" if average.id_accuracy is None else f"{100 * average.id_accuracy:.2f}"
+        lines.append(
+            f"{names[average.method]:<{width}}{numbers}{accuracy:>8}"
+            f"{average.fit_seconds:>9.3f}{average.score_seconds:>9.3f}"
+        )
+    lines += [f"{row.method} is {row.chosen}" for row in comparison.averages() if names[row.method] != row.chosen]
+    ratio = ", ".join(f"{name} {size}" for name, size in comparison.sizes.items())
+    return "\n".join([*lines, f"per cent; FPR95 at 95 % of ID accepted; inputs: {ratio}"])
+
+
+def _known_table(comparison: Comparison) -> str:
+    """Format what known inputs say: accuracy after shaping, and how many of them a threshold for 95 % accepts."""
+    width = max(map(len, [*(found.detector.chosen for found in comparison.measurements.values()), "method"]))
+    lines = [f"{'method':<{width}}{'ID acc':>8}{'coverage':>10}{'fit s':>9}{'score s':>9}"]
+    for found in comparison.measurements.values():
+        accuracy, coverage = ("-" if x is None else f"{100 * x:.2f}" for x in (found.id_accuracy, found.coverage))
+        lines.append(
+            f"{found.detector.chosen:<{width}}{accuracy:>8}{coverage:>10}"
+            f"{found.fit_seconds:>9.3f}{found.score_seconds:>9.3f}"
+        )
+        lines += [f"  tried: {_trial(trial)}" for trial in found.detector.trials]
+    return "\n".join(
+        [
+            *lines,
+            f"per cent of {comparison.sizes[KNOWN]} known test inputs; coverage at a threshold that should accept 95 %",
+        ]
+    )
+
+
+def make_page(comparison: Comparison, title: str) -> Page:
+    """Make a page with the table, the curves and the scores of the best method.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        What `offmap.detection.evaluate.compare` found.
+    title : str
+        Heading of the page.
+
+    Returns
+    -------
+    Page
+        Self-contained HTML is what its ``html()`` gives.
+    """
+    from offmap.report import Page
+
+    averages = comparison.averages()
+    page = Page(title, _summary(averages[0]) if averages else "Without unknown inputs: what known inputs say.")
+    if averages:
+        _add_unknown(comparison, page, averages[0])
+    else:
+        _add_known(comparison, page)
+    return page
+
+
+def _add_unknown(comparison: Comparison, page: Page, best: Row) -> None:
+    from offmap.plots import FIGURES, roc_curves
+
+    metrics = {name: METRICS.get(name) for name in metric_names()}
+    titles = {name: f"{of.title} {'↑' if of.best == 'max' else '↓'}" for name, of in metrics.items()}
+    page.section("All methods").table(
+        ["method", "set", *titles.values(), "ID accuracy ↑", "fit s", "score s"],
+        [
+            [row.chosen, row.ood, *(100 * row.metric(name) for name in metrics), _percent(row.id_accuracy),
+             row.fit_seconds, row.score_seconds]
+            for row in comparison.rows
+        ],
+        best={titles[name]: of.best for name, of in metrics.items()},
+        caption="Per cent; known inputs are the positives. AUPR depends on how many inputs each set has: "
+        + ", ".join(f"{name} {size}" for name, size in comparison.sizes.items()),
+    )  # fmt: skip
+    page.figure(comparison.plot(), "FPR95 by method and set; light is good.")
+    page.section("Curves")
+    for name in (name for name in comparison.sizes if name != KNOWN):
+        curves = {
+            made.chosen: (comparison.scores[key][KNOWN], comparison.scores[key][name])
+            for key, made in comparison.detectors.items()
+        }
+        page.figure(roc_curves(curves), f"Known against {name}.")
+    scores = comparison.scores[best.method]
+    unknown = {name: values for name, values in scores.items() if name != KNOWN}
+    page.section(f"Scores of {best.chosen}")
+    for name in FIGURES:
+        page.figure(FIGURES.get(name)(scores[KNOWN], unknown))
+
+
+def _add_known(comparison: Comparison, page: Page) -> None:
+    page.section("All methods").table(
+        ["method", "ID accuracy ↑", "coverage", "fit s", "score s"],
+        [
+            [found.detector.chosen, _percent(found.id_accuracy), _percent(found.coverage), found.fit_seconds,
+             found.score_seconds]
+            for found in comparison.measurements.values()
+        ],
+        caption=f"Per cent of {comparison.sizes[KNOWN]} known test inputs; coverage at a threshold for 95 %.",
+    )  # fmt: skip
+    for found in comparison.measurements.values():
+        if found.detector.trials:
+            page.section(f"What {found.detector} tried").text(
+                "\n".join(f"- {_trial(trial)}" for trial in found.detector.trials)
+            )
+
+
+def _summary(best: Row) -> str:
+    return (
+        f"**{best.chosen}** lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the known "
+        f"ones are accepted, AUROC {100 * best.auroc:.1f} %."
+    )
+
+
+def _short(row: Row) -> str:
+    """Return what was asked for where the choice is too long for a table, else what was chosen."""
+    return row.method if len(row.chosen) > LONGEST else row.chosen
+
+
+def _trial(trial: Mapping[str, Any]) -> str:
+    """One trial of what was chosen by itself, in a line."""
+    rest = ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in trial.items()
+        if name != "spec"
+    )
+    return f"{trial.get('spec', '')}: {rest}" if rest else str(trial.get("spec", ""))
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
