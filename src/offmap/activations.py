@@ -354,7 +354,7 @@ def as_array(value: Any, name: str) -> Array:
     Parameters
     ----------
     value : array-like
-        Of numbers.
+        Numbers.
     name : str
         What it is, for messages.
 

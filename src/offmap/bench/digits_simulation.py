@@ -70,13 +70,13 @@ class Measured:
     Parameters
     ----------
     known : float
-        Of the classes known at first, by their own numbers.
+        The share among classes known at first, by their own numbers.
     all, new : float
-        Of all classes met so far and of the new ones, groups matched to classes one to one.
+        The shares among all classes met so far and among the new ones, groups matched to classes one to one.
     flagged : float or None
-        Of inputs of classes not learned yet, the share that the detector flags; `None` when none are left.
+        The share of inputs of classes not learned yet that the detector flags; `None` when none are left.
     accepted : float
-        Of all classes met so far, the share that the detector calls known.
+        The share of inputs of all classes met so far that the detector calls known.
     """
 
     known: float

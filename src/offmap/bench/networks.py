@@ -234,7 +234,7 @@ def require_labels(train: LoadedSet | None, kind: str) -> tuple[Samples, Any]:
     train : LoadedSet or None
         The suite's training set.
     kind : str
-        Of the network, for the message.
+        Kind of the network, for the message.
 
     Returns
     -------

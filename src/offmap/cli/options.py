@@ -37,7 +37,7 @@ Workers = Annotated[int, typer.Option(min=1, help="With --engine ray: how many s
 
 
 def on_ray(engine: str) -> bool:
-    """Whether to use a cluster."""
+    """Return whether to use a cluster."""
     from offmap.errors import InputError
 
     if engine not in ("local", "ray"):
@@ -126,7 +126,7 @@ class InputOptions:
         return network
 
     def is_text(self, source: Path) -> bool:
-        """Whether the data are texts: by their ending, or because an encoder or a column of texts was named."""
+        """Return whether the data are texts: by their ending, or because an encoder or a column of texts was named."""
         from offmap.data import holds_texts
 
         return self.model is None and (self.encoder is not None or holds_texts(source, self.text_column))
@@ -190,7 +190,7 @@ class InputOptions:
         return {"mode": "L" if self.gray else "RGB", "unreadable": "skip" if self.skip_unreadable else "error"}
 
     def activations(self, source: Path, requirements: Requirements | None = None) -> Activations:
-        """What the network says about the data, or said when it was extracted."""
+        """Return what the network says about the data, or said when it was extracted."""
         from offmap import data
 
         if self.is_text(source):
@@ -297,7 +297,7 @@ def _tell_skipped(files: Sequence[str]) -> None:
 
 
 def wanted(*detectors: Detector) -> Requirements:
-    """What these detectors ask of a network. Not labels: data may lack them, and one that reads them says so itself."""
+    """Return what these detectors ask of a network, without labels: data may lack them."""
     from offmap.extra_passes import Requirements
 
     return replace(reduce(or_, [detector.requirements for detector in detectors], Requirements()), labels=False)

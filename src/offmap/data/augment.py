@@ -68,7 +68,7 @@ def crop(images: Tensor, boxes: Tensor, flip: Tensor, size: tuple[int, int]) -> 
     Returns
     -------
     Tensor of shape (samples, channels, height, width)
-        Of the new size.
+        The crops, of the new size.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def brightness(images: Tensor, amount: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        Of the same shape, from 0 to 1.
+        The result, of the same shape, from 0 to 1.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def contrast(images: Tensor, amount: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        Of the same shape, from 0 to 1.
+        The result, of the same shape, from 0 to 1.
 
     Examples
     --------
@@ -167,7 +167,7 @@ def saturation(images: Tensor, amount: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        Of the same shape, from 0 to 1.
+        The result, of the same shape, from 0 to 1.
 
     Examples
     --------
@@ -194,7 +194,7 @@ def hue(images: Tensor, amount: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        Of the same shape.
+        The result, of the same shape.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def blur(images: Tensor, sigma: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        Of the same shape.
+        The result, of the same shape.
 
     Examples
     --------

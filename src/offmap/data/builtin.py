@@ -32,7 +32,7 @@ def digits(known: int | Iterable[int] = 6, seed: int = 0) -> DigitsSplit:
     known : int or iterable of int, default=6
         The digits that are known: so many from 0 on, or these.
     seed : int, default=0
-        Of the split: half of each known class to train on, a quarter to validate, a quarter to test.
+        Seed of the split: half of each known class to train on, a quarter to validate, a quarter to test.
 
     Returns
     -------

@@ -147,7 +147,7 @@ def tiles(name: str, folder: str | os.PathLike[str] | None = None, *, side: int 
     Parameters
     ----------
     name : str
-        Of the set, such as ``"cifar10_test"``.
+        Name of the set, such as ``"cifar10_test"``.
     folder : str, path or None, default=None
         The folder with the data; the environment's ``OFFMAP_DATA`` when absent.
     side : int, default=32

@@ -139,9 +139,9 @@ class OpenWorldSplit:
         Parameters
         ----------
         share : float, default=0.5
-            Of the known classes, how many stay known.
+            The share of the known classes that stay known.
         ratio : float, default=0.5
-            Of their samples, how many are labelled.
+            The share of their samples that is labelled.
         seed : int, default=0
             Seed of both choices.
 

@@ -170,7 +170,7 @@ class ImageViews:
         Parameters
         ----------
         width : int, default=32
-            Of the pictures, in pixels.
+            Width of the pictures, in pixels.
         **settings : Any
             Any parameter of the class.
 
@@ -262,7 +262,7 @@ class ImageViews:
         numbers : Tensor of shape (n, numbers)
             From 0 to 1.
         height, width : int
-            Of the pictures.
+            Height and width of the pictures.
 
         Returns
         -------

@@ -128,7 +128,7 @@ def guard(
     device : str, optional
         Where to run the network, such as ``"cuda"``.
     seed : int, default 0
-        Of the division and of the noise.
+        Seed of the division and of the noise.
 
     Returns
     -------

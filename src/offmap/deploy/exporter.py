@@ -39,7 +39,7 @@ class Exported:
     method : str
         The guard's text form.
     tpr, threshold : float
-        Of the calibration; no single threshold where it is by class.
+        What was calibrated; no single threshold where it is by class.
     checked : int
         How many inputs were compared.
     difference : float
@@ -95,7 +95,7 @@ def export(
         Inputs as the model takes them: an array, a tensor, a mapping of its arguments, or a loader of such batches.
         They give the shape, and real ones make the comparison worth more.
     shape : sequence of int, optional
-        Of one input, instead of an example. An ONNX file that declares the shape of its inputs needs neither.
+        Shape of one input, instead of an example. An ONNX file that declares the shape of its inputs needs neither.
     weights : str or path, optional
         For an import path: the file of weights to load.
     layer : str, optional

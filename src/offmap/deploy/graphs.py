@@ -96,7 +96,7 @@ def add_metadata(model: Any, guard: Detector, tap: str, classes: Sequence[str] |
     classes : sequence of str or None
         Class names.
     version : str
-        Of offmap.
+        Version of offmap.
     """
     calibration = guard.calibration
     assert calibration is not None

@@ -57,7 +57,7 @@ class GuardFormula(nn.Module):
         Parameters
         ----------
         features, logits : Tensor
-            Of the inputs.
+            Features and logits of the inputs.
 
         Returns
         -------

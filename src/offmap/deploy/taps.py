@@ -46,7 +46,7 @@ def tap_network(net: Network, inputs: Any) -> TappedModel:
     Parameters
     ----------
     net : Network
-        Of torch or from an ONNX file.
+        A network of torch or from an ONNX file.
     inputs : Any
         Examples of its inputs.
 

@@ -103,12 +103,12 @@ def repeat_single_row(tensor: Tensor) -> Tensor:
     Parameters
     ----------
     tensor : Tensor
-        Of any number of rows.
+        A tensor of any number of rows.
 
     Returns
     -------
     Tensor
-        Of at least two rows.
+        A tensor of at least two rows.
     """
     return tensor if len(tensor) > 1 else torch.cat([tensor, tensor])
 

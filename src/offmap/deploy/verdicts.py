@@ -18,7 +18,7 @@ class VerdictModule(nn.Module):
     Parameters
     ----------
     calibration : Calibration
-        Of the guard.
+        Calibration of the guard.
     n_classes : int
         How many logits the network has; for a calibration by class.
 

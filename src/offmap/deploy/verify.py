@@ -46,7 +46,7 @@ def collect_references(net: Network, guard: Detector, batches: Iterable[Any]) ->
     guard : Detector
         Gives the verdicts.
     batches : iterable
-        Of inputs.
+        Batches of inputs.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def check_agreement(path: Path, guard: Detector, expected: list[Reference], tole
     expected : list of Reference
         What `collect_references` found.
     tolerance : float
-        Of scores, relative.
+        The relative difference of scores that is allowed.
 
     Returns
     -------

@@ -74,7 +74,7 @@ class Auto(Score):
         them: extract with ``requirements=detector.requirements``. They cannot be tried without the network, and get
         the weight of the logits' family.
     seed : int, default=0
-        Of the inputs and classes that the choice is made on.
+        Seed of the inputs and classes that the choice is made on.
     """
 
     name = "auto"
@@ -107,7 +107,7 @@ class Auto(Score):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one candidate.
+    """Evidence about one candidate.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class Evidence:
 
 
 class Trials(list[dict[str, Any]]):
-    """What was tried, one dictionary per candidate; prints as a table."""
+    """The candidates that were tried, one dictionary each; prints as a table."""
 
     def __repr__(self) -> str:
         if not self:

@@ -151,7 +151,7 @@ class ActivationBatch:
         Parameters
         ----------
         weight, bias : Tensor
-            Of the new head.
+            Weight and bias of the new head.
 
         Returns
         -------

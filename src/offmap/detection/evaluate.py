@@ -41,7 +41,7 @@ class Measurement:
     detector : Detector
         Fitted.
     scores : dict of str to ndarray
-        Of the known test inputs (``"id"``) and of each unknown set.
+        Scores of the known test inputs (``"id"``) and of each unknown set.
     reports : dict of str to dict of str to float
         Metrics by unknown set, as shares.
     id_accuracy : float or None
@@ -338,10 +338,10 @@ def compare(
     known : Activations or array
         To fit on.
     id_test : Activations or array
-        Of known inputs that were not fitted on.
+        Activations of known inputs that were not fitted on.
     ood : Activations, array or mapping of these, optional
-        Of unknown inputs: by name, or one set. Without any, the table says what known inputs say: accuracy after
-        shaping, coverage of a threshold, and what was tried where something was chosen.
+        Activations of unknown inputs: by name, or one set. Without any, the table says what known inputs say:
+        accuracy after shaping, coverage of a threshold, and what was tried where something was chosen.
     val, outliers : Activations or array, optional
         As in `Detector.fit`.
     device : str or torch.device, default="cpu"

@@ -110,7 +110,7 @@ def calibration_tensors(calibration: Calibration | None) -> dict[str, Array]:
     Parameters
     ----------
     calibration : Calibration or None
-        Of the detector, if it has one.
+        Calibration of the detector, if it has one.
 
     Returns
     -------

@@ -18,7 +18,7 @@ def plain(value: Any) -> Any:
     Parameters
     ----------
     value : Any
-        Of a parameter.
+        Value of a parameter.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def conforms(value: Any, hint: Any) -> bool:
     Parameters
     ----------
     value : Any
-        Of a parameter.
+        Value of a parameter.
     hint : Any
         The declared type.
 

@@ -130,13 +130,13 @@ class PlanFitter:
         Parameters
         ----------
         known : Activations or array
-            Of inputs that the network was trained on; an array is taken as features.
+            Activations of inputs that the network was trained on; an array is taken as features.
         y : array of shape (n_inputs,), optional
             The class of each row of an array, as numbers or names. Labels of `Activations` belong to them instead.
         val : Activations or array, optional
-            Of held-out known inputs, on which the terms of a sum are standardised; by default on a tenth of `known`
-            that is set aside by a seeded hash. ``auto``, as a detector or as a parameter, is chosen on them too; by
-            default on a fifth of the known inputs.
+            Activations of held-out known inputs, on which the terms of a sum are standardised; by default on a tenth
+            of `known` that is set aside by a seeded hash. ``auto``, as a detector or as a parameter, is chosen on them
+            too; by default on a fifth of the known inputs.
         outliers : Activations or array, optional
             Such as noise (`Network.noise`), on which parameters given as ``auto`` are chosen instead of pseudo-unknown
             inputs; never the inputs you report on.
@@ -328,7 +328,7 @@ def as_activations(values: Any) -> Activations:
     Parameters
     ----------
     values : Activations or array-like
-        Of inputs.
+        The inputs.
 
     Returns
     -------

@@ -34,7 +34,7 @@ class PlanStates:
     states : list of State or None
         The fitted tensors of each component; `None` for one that is not solved yet.
     combination : State or None
-        Of a sum: what brings the terms to one scale.
+        What brings the terms of a sum to one scale.
     """
 
     def __init__(self, plan: Plan, head: Head | None = None) -> None:
@@ -70,7 +70,7 @@ class PlanStates:
         Parameters
         ----------
         place : int
-            Of the component in the plan.
+            Place of the component in the plan.
         batch : ActivationBatch
             As the network gave it.
 
@@ -200,7 +200,7 @@ class PlanStates:
         Parameters
         ----------
         place : int
-            Of the component in the plan.
+            Place of the component in the plan.
         batch : ActivationBatch
             It names the device.
 

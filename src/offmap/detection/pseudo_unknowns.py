@@ -52,7 +52,7 @@ def make_trials(fit: Activations, val: Activations, rounds: int = 2, seed: int =
     rounds : int, default=2
         How often another third of the classes is left out.
     seed : int, default=0
-        Of every choice.
+        Seed of every choice.
 
     Yields
     ------

@@ -86,7 +86,7 @@ def choose(
 def _experiments(
     components: tuple[Component, ...], known: Activations, val: Activations | None, outliers: Activations | None
 ) -> tuple[Activations, Activations, list[Trial]]:
-    """What to fit on, held-out known inputs, and the experiments that candidates are compared in."""
+    """Return what to fit on, held-out known inputs, and the experiments that candidates are compared in."""
     if (val is not None and len(val) == 0) or (outliers is not None and len(outliers) == 0):
         raise InputError("auto needs at least one validation input and one outlier")
     if outliers is None:

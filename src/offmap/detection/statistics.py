@@ -300,7 +300,7 @@ class RowSample(Statistic):
     alpha : float, default=1.0
         Or keep this share.
     seed : int, default=0
-        Of the hash.
+        Seed of the hash.
     """
 
     def __init__(self, size: int | None = None, alpha: float = 1.0, seed: int = 0) -> None:

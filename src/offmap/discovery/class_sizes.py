@@ -27,7 +27,7 @@ TREE_ERROR = 0.25  # the relative error of a count from the tree alone
 
 @dataclass(frozen=True)
 class ClassSizes:
-    """What is known about the sizes of classes.
+    """Knowledge about the sizes of classes.
 
     Parameters
     ----------

@@ -158,7 +158,7 @@ class SemiSupervisedKMeans(KMeans):
 
     @classmethod
     def authors(cls, n_clusters: int, **options: Any) -> SemiSupervisedKMeans:
-        """What the authors of SORL run: known centres frozen, novel centres started farthest first."""
+        """Return what the authors of SORL run: known centres frozen, novel centres started farthest first."""
         return cls(n_clusters, init="farthest", frozen=True, **options)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -185,7 +185,7 @@ def class_means(rows: Rows, forced: Labels, n_known: int) -> Floats:
 
 
 def balancing(rows: Rows, centres: Floats, shares: Doubles, offsets: Floats) -> Floats:
-    """What to add to squared distances so that group sizes come near `shares`: Sinkhorn's column scaling.
+    """Return what to add to squared distances so that group sizes come near `shares`: Sinkhorn's column scaling.
 
     Entropic optimal transport between rows and centres (Cuturi 2013). Only one number per centre is needed, so an
     even sample of the rows is enough to find it.

@@ -115,7 +115,7 @@ class MergeTree:
 
 
 class _Held:
-    """What every node holds: its size and its labelled rows of each class, and what it is worth as a group.
+    """The content of every node: its size and its labelled rows of each class, and what it is worth as a group.
 
     Smaller tables are added to larger ones, so that all joins together take little more than linear time.
     """

@@ -26,7 +26,7 @@ DENSITY_ROWS = 5  # the smallest group that HDBSCAN may find
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be grouped: rows in their space, how many groups, and what is known."""
+    """A grouping problem: rows in their space, how many groups, and what is known."""
 
     rows: Rows
     k: int

@@ -79,7 +79,7 @@ def outlier_distances(rows: Rows, seed: int = 0) -> Floats:
 
 
 def conformal_limit(scores: npt.NDArray[Any], lost: float) -> float:
-    """What a new score, drawn like these, exceeds with probability at most `lost`; infinite when they are too few.
+    """Return what a new score, drawn alike, exceeds with probability at most `lost`; infinite for too few scores.
 
     Examples
     --------

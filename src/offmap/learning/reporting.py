@@ -34,7 +34,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Output:
-    """What a run writes and shows.
+    """The files and displays of a run.
 
     Parameters
     ----------

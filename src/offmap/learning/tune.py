@@ -24,7 +24,7 @@ GAIN = 0.005  # another setting must be better by this much than the one in use
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was tried.
+    """The settings that were tried.
 
     Parameters
     ----------

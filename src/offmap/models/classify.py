@@ -35,7 +35,7 @@ def train_classifier(
     epochs, batch_size, learning_rate, weight_decay : int, default=20 and 64 and 0.003 and 0.0001
         As usual; the learning rate follows a cosine down to zero.
     seed : int, default=0
-        Of the order of samples, and of dropout, if any.
+        Seed of the order of samples, and of dropout, if any.
     on_epoch : callable or None, default=None
         Called after each epoch with its number, from 1, and the mean loss.
 

@@ -19,11 +19,11 @@ class CNN(nn.Module):
     n_classes : int
         Outputs.
     channels : int, default=1
-        Of the input: 1 for grey, 3 for colour.
+        Channels of the input: 1 for grey, 3 for colour.
     width : int, default=24
         Channels of the first convolution; the last has four times as many, which is the number of features.
     seed : int, default=0
-        Of the initial weights; torch's own random state is left alone.
+        Seed of the initial weights; torch's own random state is left alone.
 
     Examples
     --------

@@ -27,7 +27,7 @@ class DenseNet(nn.Module):
     growth : int, default=12
         Channels that each layer adds.
     seed : int, default=0
-        Of the initial weights; torch's own random state is left alone.
+        Seed of the initial weights; torch's own random state is left alone.
 
     Examples
     --------

@@ -58,11 +58,11 @@ def make_encoder(name: str, shape: Sequence[int], seed: int = 0, **settings: Any
         For pictures: ``"cnn"``, ``"resnet18"``, ``"resnet50"``, ``"densenet"``, ``"mobilenetv2"``, ``"vit"``. For rows
         of numbers: ``"linear"``, ``"mlp"`` (both start as the identity), ``"identity"``.
     shape : sequence of int
-        Of one input: channels × height × width, or the width of a row.
+        Shape of one input: channels × height × width, or the width of a row.
     seed : int, default=0
-        Of the initial weights.
+        Seed of the initial weights.
     **settings : Any
-        Of the network's class, such as ``width=32``.
+        Settings of the network's class, such as ``width=32``.
 
     Returns
     -------

@@ -27,7 +27,7 @@ class Adapter(nn.Module):
     hidden : int, default=0
         Width of the two-layer network; 0 for a linear map alone.
     seed : int, default=0
-        Of the initial weights; torch's own random state is left alone.
+        Seed of the initial weights; torch's own random state is left alone.
 
     Examples
     --------
@@ -65,13 +65,13 @@ class MLP(nn.Module):
     Parameters
     ----------
     widths : sequence of int
-        Of the input, of every layer between, of the output.
+        Widths of the input, of every layer between, of the output.
     batch_norm : bool, default=False
         Whether each layer is followed by batch normalisation, the last one too.
     normalize : bool, default=False
         Whether what comes out is scaled to length 1.
     seed : int, default=0
-        Of the initial weights; torch's own random state is left alone.
+        Seed of the initial weights; torch's own random state is left alone.
 
     Examples
     --------

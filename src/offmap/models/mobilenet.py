@@ -24,13 +24,13 @@ class MobileNetV2(nn.Module):
     small : bool, default=False
         Strides for pictures of about 32 pixels in place of 224; the weights have the same shapes.
     channels : int, default=3
-        Of the input.
+        Channels of the input.
     width : float, default=1.0
         A factor on the channels of every layer, rounded to multiples of eight.
     dropout : float, default=0.2
         Before the linear layer.
     seed : int, default=0
-        Of the initial weights; torch's own random state is left alone.
+        Seed of the initial weights; torch's own random state is left alone.
 
     Examples
     --------

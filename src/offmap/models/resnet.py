@@ -30,11 +30,11 @@ class ResNet(nn.Module):
         ``"cifar"``: a 3×3 convolution, nothing else, for pictures of about 32 pixels, the network of the thesis'
         CIFAR experiments (section 8.4). ``"imagenet"``: 7×7 with stride 2, then pooling, for about 224.
     channels : int, default=3
-        Of the input.
+        Channels of the input.
     width : int, default=64
         Channels of the first stage; the last has eight times as many, and 50 layers four times those.
     seed : int, default=0
-        Of the initial weights; torch's own random state is left alone.
+        Seed of the initial weights; torch's own random state is left alone.
 
     Examples
     --------
@@ -92,7 +92,7 @@ class ResNet(nn.Module):
 
 
 class _Block(nn.Module):
-    """What a block makes, added to what it was given; a 1×1 convolution makes the shapes agree where needed."""
+    """A block whose output is added to its input; a 1×1 convolution makes the shapes agree where needed."""
 
     expansion = 1
 

@@ -33,11 +33,11 @@ class ViT(nn.Module):
     n_heads : int, default=3
         Heads of attention; the width is a multiple of it.
     channels : int, default=3
-        Of the input.
+        Channels of the input.
     dropout : float, default=0.0
         In the blocks.
     seed : int, default=0
-        Of the initial weights; torch's own random state is left alone.
+        Seed of the initial weights; torch's own random state is left alone.
 
     Examples
     --------

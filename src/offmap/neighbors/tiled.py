@@ -112,7 +112,7 @@ def rank_for(k: int, share: float) -> int:
     k : int
         Rank in the whole bank.
     share : float
-        Of the bank, from 0 to 1.
+        The share of the bank, from 0 to 1.
 
     Returns
     -------

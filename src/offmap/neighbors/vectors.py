@@ -229,7 +229,7 @@ class Frame:
         shifted : ndarray of float32
             Queries in this frame.
         closeness : ndarray of float32
-            Of each query and row; overwritten.
+            The closeness of each query and row; overwritten.
 
         Returns
         -------

@@ -61,7 +61,7 @@ def update_digest(digest: hashlib.blake2b, name: str, value: Any) -> None:
     digest : hashlib.blake2b
         Changed in place.
     name : str
-        Of the array.
+        Name of the array.
     value : array or tensor
         Its numbers.
     """

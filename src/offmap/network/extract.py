@@ -32,7 +32,7 @@ def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype:
     requirements : Requirements
         What a detector reads.
     dtype : numpy.dtype
-        Of the arrays.
+        Type of the arrays.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def collect_activations(backend: Backend, parts: Sequence[dict[str, Array]]) -> 
     Returns
     -------
     Activations
-        Of all inputs.
+        Activations of all inputs.
     """
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     extras = {name.removeprefix("extra."): arrays[name] for name in arrays if name.startswith("extra.")}
@@ -128,7 +128,7 @@ def extract(
     to : str, path or None
         The folder to write to; in memory when `None`.
     dtype : str
-        Of the arrays on disk.
+        Type of the arrays on disk.
     labels : array-like or None
         Instead of the loader's own.
     batch_size : int
@@ -141,7 +141,7 @@ def extract(
     Returns
     -------
     Activations
-        Of all inputs.
+        Activations of all inputs.
     """
     kept = check_dtype(dtype)
     with _bar(progress, batch_count(loader, batch_size)) as advance, backend.session(device):

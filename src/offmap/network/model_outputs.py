@@ -106,7 +106,7 @@ def find_input_rows(given: Any, answered: Any, logits: torch.Tensor) -> torch.Te
     answered : Any
         Its output.
     logits : Tensor of shape (n, c)
-        Of the model.
+        Logits of the model.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def is_linear_head(features: torch.Tensor, logits: torch.Tensor, linear: Any) ->
     features : Tensor of shape (n, d)
         Input of the layer.
     logits : Tensor of shape (n, c)
-        Of the model.
+        Logits of the model.
     linear : nn.Linear
         The layer.
 

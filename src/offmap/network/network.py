@@ -223,7 +223,7 @@ class Network:
         n : int
             Number of inputs.
         shape : sequence of int
-            Of one input.
+            Shape of one input.
         seed : int, default=0
             Seed of the noise.
         requirements : Requirements or None, default=None

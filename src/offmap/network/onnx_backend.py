@@ -316,7 +316,7 @@ def evaluate(session: Any, names: Sequence[str], inputs: Any) -> list[Array]:
     Parameters
     ----------
     session : onnxruntime.InferenceSession
-        Of the graph.
+        A session of the graph.
     names : sequence of str
         The tensors.
     inputs : array or mapping of str to array

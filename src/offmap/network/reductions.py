@@ -19,7 +19,7 @@ def reduce_output(output: torch.Tensor, request: Layer) -> torch.Tensor:
     Parameters
     ----------
     output : Tensor
-        Of a layer, one entry per input.
+        Output of a layer, one entry per input.
     request : Layer
         Which reduction.
 
@@ -43,7 +43,7 @@ def pool_positions(output: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     output : Tensor of shape (n, c, h, w), (n, tokens, width) or (n, width)
-        Of a layer.
+        Output of a layer.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def order_statistics(output: torch.Tensor, count: int = SKETCH) -> torch.Tensor:
     Parameters
     ----------
     output : Tensor
-        Of a layer.
+        Output of a layer.
     count : int, optional
         How many.
 
@@ -101,7 +101,7 @@ def gram_row_sums(output: torch.Tensor, powers: int) -> torch.Tensor:
     Parameters
     ----------
     output : Tensor
-        Of a layer.
+        Output of a layer.
     powers : int
         The highest power.
 
@@ -138,14 +138,14 @@ def apply_edit(output: torch.Tensor, edit: Edit) -> torch.Tensor:
     Parameters
     ----------
     output : Tensor
-        Of a layer.
+        Output of a layer.
     edit : Edit
         What to change.
 
     Returns
     -------
     Tensor
-        Of the same shape.
+        The result, of the same shape.
     """
     if isinstance(edit, Clamp):
         return output.clamp(max=edit.c)
@@ -161,12 +161,12 @@ def remove_rank1(output: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     output : Tensor
-        Of a layer.
+        Output of a layer.
 
     Returns
     -------
     Tensor
-        Of the same shape.
+        The result, of the same shape.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def signed_step(
     Returns
     -------
     Tensor
-        Of the same shape.
+        The result, of the same shape.
 
     Examples
     --------
@@ -258,7 +258,7 @@ def smallest_entries(values: torch.Tensor, share: float) -> torch.Tensor:
     Returns
     -------
     Tensor
-        Of the same shape.
+        The result, of the same shape.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def channel_rows(output: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     output : Tensor
-        Of a layer.
+        Output of a layer.
 
     Returns
     -------

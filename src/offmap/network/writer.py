@@ -103,7 +103,7 @@ class ActivationWriter:
         rows : int
             Its inputs.
         digest : str
-            Of its inputs.
+            Digest of its inputs.
 
         Returns
         -------
@@ -135,7 +135,7 @@ class ActivationWriter:
         arrays : mapping of str to ndarray
             By name.
         digest : str
-            Of the inputs.
+            Digest of the inputs.
         """
         if not self._files:
             with self._saying():

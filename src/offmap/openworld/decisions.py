@@ -21,7 +21,7 @@ Outcome = Literal["learned", "merged", "waiting", "left out"]
 
 @dataclass(frozen=True)
 class GroupDecision:
-    """What became of one proposed group, and why.
+    """The outcome of one proposed group, and its reason.
 
     Parameters
     ----------

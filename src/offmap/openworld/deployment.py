@@ -30,7 +30,7 @@ RowKind = Literal["inputs", "features", "texts"]
 
 @dataclass(frozen=True)
 class Deployment:
-    """What answers in production: a calibrated detector, its network and the names of the classes.
+    """The parts that answer in production: a calibrated detector, its network and the names of the classes.
 
     The rounds of `offmap.openworld` make deployments, the service runs them, `offmap.export` writes them as one ONNX
     graph, and `save` and `offmap.load` keep them in one file.

@@ -27,7 +27,7 @@ STRENGTH = 10.0
 
 @dataclass(frozen=True)
 class LearnerInputs:
-    """What a learner is given.
+    """The inputs of a learner.
 
     Parameters
     ----------

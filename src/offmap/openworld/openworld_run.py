@@ -36,7 +36,7 @@ KEPT_IN_ALL = 50_000
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What happened in one round.
+    """The record of one round.
 
     Parameters
     ----------

@@ -205,7 +205,7 @@ def learn_classes(
 
 @dataclass(frozen=True)
 class _Task:
-    """What does not change between attempts of one round."""
+    """Everything that does not change between attempts of one round."""
 
     state: LearningState
     learner: str

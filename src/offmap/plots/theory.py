@@ -108,7 +108,7 @@ def sparsity_curves(
     predicted, measured : array-like
         The share of variance that goes, by independence and as measured.
     separation : array-like
-        Of logits, in standard deviations.
+        How far logits of known and unknown inputs are apart, in standard deviations.
 
     Returns
     -------
@@ -146,7 +146,7 @@ def log_densities(known: npt.ArrayLike, unknown: npt.ArrayLike | None = None) ->
     known : array-like
         Log densities of known inputs.
     unknown : array-like or None, default=None
-        Of unknown inputs.
+        Log densities of unknown inputs.
 
     Returns
     -------

@@ -62,7 +62,7 @@ def number(value: Any) -> float | None:
     Parameters
     ----------
     value : Any
-        Of a cell.
+        Value of a cell.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def plain(value: Any) -> str:
     Parameters
     ----------
     value : Any
-        Of a cell or a setting.
+        Value of a cell or a setting.
 
     Returns
     -------

@@ -68,7 +68,7 @@ def read(part: Detector, acts: Activations) -> Detector:
     part : Detector
         Being fitted.
     acts : Activations
-        Of the shard.
+        Activations of the shard.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def write_scores(guard: Detector, acts: Activations, file: Path) -> int:
     guard : Detector
         Fitted.
     acts : Activations
-        Of the shard.
+        Activations of the shard.
     file : Path
         Where to write.
 

@@ -32,7 +32,7 @@ class Source:
         Run this network over the shards: ``package.module:factory`` or a file ``.onnx``. Without it, shards are
         activations: folders of `Activations.save`, ``.parquet``, ``.npz`` or ``.npy``.
     weights, layer : str or None, default=None
-        Of that network, as `offmap.models.load_network` takes them.
+        Weights and layer of that network, as `offmap.models.load_network` takes them.
     batch_size : int, default=128
         Inputs per pass of the network.
 
@@ -61,7 +61,7 @@ class Source:
         Returns
         -------
         Activations
-            Of the shard.
+            Activations of the shard.
         """
         if self.model is None:
             return data.read_activations(shard, self.head)

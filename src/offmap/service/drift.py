@@ -131,7 +131,7 @@ def update_capital(capital: Array, ranks: Array, start: int) -> tuple[Array, Arr
 
 
 @dataclass(frozen=True)
-class Evidence:
+class DriftEvidence:
     """The state of the test.
 
     Parameters
@@ -185,9 +185,9 @@ class DriftMonitor:
         self.edges = np.unique(np.quantile(shuffled[:n_edges], levels))
         self._counts = np.bincount(self._find_bins(shuffled[n_edges:]), minlength=len(self.edges) + 1)
         self._capital = np.zeros(2 * len(_STAKES))
-        self.evidence = Evidence(1.0, 1.0, None, 0)
+        self.evidence = DriftEvidence(1.0, 1.0, None, 0)
 
-    def update(self, scores: Array) -> Evidence:
+    def update(self, scores: Array) -> DriftEvidence:
         """Update the test by new scores, in the order of arrival, and return its state."""
         for first in range(0, len(scores), _CHUNK):
             if self.evidence.capital < _MAX_CAPITAL:
@@ -203,7 +203,7 @@ class DriftMonitor:
         if alarm_at is None and total.max() >= 1 / self.alpha:
             alarm_at = past.seen + 1 + int(np.argmax(total >= 1 / self.alpha))
         highest = max(past.highest, float(total.max()))
-        self.evidence = Evidence(float(total[-1]), highest, alarm_at, past.seen + len(scores))
+        self.evidence = DriftEvidence(float(total[-1]), highest, alarm_at, past.seen + len(scores))
 
     def _find_bins(self, scores: Array) -> Array:
         return np.searchsorted(self.edges, scores, side="right")

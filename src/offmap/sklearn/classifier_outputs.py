@@ -137,5 +137,5 @@ def _logits(model: Any, rows: Any) -> Array:
 
 
 def _one_per_class(model: Any) -> bool:
-    """Whether `decision_function` gives one number per class: support vector machines can give one per pair."""
+    """Return whether `decision_function` gives one number per class: support vector machines can give one per pair."""
     return getattr(model, "decision_function_shape", "ovr") == "ovr"

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Promise(NamedTuple):
-    """What is promised, and on how many rows it is based.
+    """A promise, and on how many rows it is based.
 
     Parameters
     ----------

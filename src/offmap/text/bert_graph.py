@@ -92,7 +92,7 @@ class _Graph:
         return self._constant(name, np.asarray(self.weights[name], np.float32))
 
     def _mask(self) -> None:
-        """What is added to the scores of attention: nothing for tokens, a large negative number for padding."""
+        """Return what is added to the scores of attention: nothing for tokens, a large negative number for padding."""
         given = self._add("Cast", ["attention_mask"], to=self.onnx.TensorProto.FLOAT)
         absent = self._add("Sub", [self._constant("one", np.float32(1)), given])
         scaled = self._add("Mul", [absent, self._constant("masked", np.float32(_MASKED))])

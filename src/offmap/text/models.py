@@ -25,7 +25,7 @@ _EXTRA = "pip install 'offmap[text]'"
 
 
 class TextModel(Protocol):
-    """What a `TextEncoder` asks of the model inside it."""
+    """The interface of the model inside a `TextEncoder`."""
 
     def cut(self, texts: Sequence[str]) -> list[list[Any]]:
         """Cut each text into pieces that the model reads at once; a piece has a length."""

@@ -111,7 +111,7 @@ def gaussian_state(moments: ClassMoments, covariance: Tensor) -> State:
     Parameters
     ----------
     moments : ClassMoments
-        Of known features, with their classes.
+        Moments of known features, with their classes.
     covariance : Tensor of shape (d, d)
         One for all classes.
 
@@ -307,7 +307,7 @@ def class_gaussians_state(moments: ClassScatters, shrinkage: float) -> State:
     Parameters
     ----------
     moments : ClassScatters
-        Of known features, with their classes.
+        Moments of known features, with their classes.
     shrinkage : float
         See `shrink`.
 

@@ -26,9 +26,9 @@ def boundary_distances(logits: Tensor, weight: Tensor) -> Tensor:
     Parameters
     ----------
     logits : Tensor of shape (n, c)
-        Of the inputs.
+        Logits of the inputs.
     weight : Tensor of shape (c, d)
-        Of the head.
+        Weights of the head.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def regret(logits: Tensor, weakness: Tensor) -> Tensor:
     Parameters
     ----------
     logits : Tensor of shape (n, c)
-        Of the inputs.
+        Logits of the inputs.
     weakness : Tensor of shape (n,)
         κ, how weakly known features support the input.
 

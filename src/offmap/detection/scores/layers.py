@@ -124,7 +124,7 @@ def mean_deviation(rows: Tensor, predicted: Tensor, half: Tensor, bounds: list[E
     half : Tensor of shape (n,)
         What `halves` gave.
     bounds : list of Extremes
-        Of either half.
+        Bounds of either half.
 
     Returns
     -------
@@ -152,7 +152,7 @@ class Gram(Score):
     powers : int, default=10
         Gram matrices of the powers 1 to this.
     seed : int, default=0
-        Of the halves and of the sample.
+        Seed of the halves and of the sample.
 
     Notes
     -----
@@ -240,7 +240,7 @@ class RankFeat(Score):
         The name of the layer that gives the feature map, as ``net.layers()`` lists it; the paper takes the last stages
         of the network. Scoring needs a pass of its own: extract with ``requirements=detector.requirements``.
     temperature : float, default=1.0
-        Of the energy.
+        Temperature of the energy.
     """
 
     name = "rankfeat"

@@ -25,7 +25,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
     Parameters
     ----------
     logits : Tensor of shape (n, c)
-        Of the inputs.
+        Logits of the inputs.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def negative_entropy(logits: Tensor) -> Tensor:
     Parameters
     ----------
     logits : Tensor of shape (n, c)
-        Of the inputs.
+        Logits of the inputs.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def generalized_entropy(logits: Tensor, gamma: float, m: int) -> Tensor:
     Parameters
     ----------
     logits : Tensor of shape (n, c)
-        Of the inputs.
+        Logits of the inputs.
     gamma : float
         γ.
     m : int
@@ -121,7 +121,7 @@ def kl_to_templates(logits: Tensor, log_templates: Tensor) -> Tensor:
     Parameters
     ----------
     logits : Tensor of shape (n, c)
-        Of the inputs.
+        Logits of the inputs.
     log_templates : Tensor of shape (t, c)
         Logarithms of the templates' probabilities.
 

@@ -62,7 +62,7 @@ def neuron_states(features: Tensor, logits: Tensor, weight: Tensor, alpha: float
     features : Tensor of shape (n, d)
         h.
     logits : Tensor of shape (n, c)
-        Of the same inputs.
+        Logits of the same inputs.
     weight : Tensor of shape (c, d)
         W.
     alpha : float

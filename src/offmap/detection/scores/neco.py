@@ -24,7 +24,7 @@ def subspace_share(features: Tensor, mean: Tensor, scale: Tensor, basis: Tensor)
     features : Tensor of shape (n, d)
         h.
     mean, scale : Tensor of shape (d,)
-        Of each feature.
+        Mean and scale of each feature.
     basis : Tensor of shape (d, k)
         P, orthonormal columns.
 

@@ -238,7 +238,7 @@ class NNGuide(Score):
     alpha : float, default=0.01
         The share of known inputs kept in the bank, by a seeded hash.
     seed : int, default=0
-        Of the choice of inputs kept.
+        Seed of the choice of inputs kept.
     """
 
     name = "nnguide"

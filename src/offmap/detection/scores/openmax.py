@@ -72,7 +72,7 @@ def openmax(logits: Tensor, means: Tensor, shape: Tensor, scale: Tensor, top: in
     means : Tensor
         Mean logits of each class, classes × classes.
     shape, scale : Tensor
-        Of each class's Weibull distribution; an infinite scale leaves a class as it is.
+        Shape and scale of each class's Weibull distribution; an infinite scale leaves a class as it is.
     top : int
         How many of the largest logits are revised.
 

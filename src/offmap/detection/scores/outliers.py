@@ -91,7 +91,7 @@ class IForest(FromSample):
     rows : int, default=10000
         How many known inputs are kept to draw from.
     seed : int, default=0
-        Of the sample and of the trees.
+        Seed of the sample and of the trees.
     """
 
     name = "iforest"
@@ -146,7 +146,7 @@ class LOF(FromSample):
     rows : int, default=10000
         How many known inputs are kept to compare with.
     seed : int, default=0
-        Of the sample.
+        Seed of the sample.
     """
 
     name = "lof"
@@ -229,7 +229,7 @@ class OCSVM(FromSample):
     rows : int, default=5000
         How many known inputs it is fitted on; the work grows with the square.
     seed : int, default=0
-        Of the sample.
+        Seed of the sample.
     """
 
     name = "ocsvm"
@@ -310,7 +310,7 @@ class GMM(FromSample):
     rows : int, default=10000
         How many known inputs it is fitted on.
     seed : int, default=0
-        Of the sample and of the start.
+        Seed of the sample and of the start.
 
     Notes
     -----

@@ -49,7 +49,7 @@ def mean_log_probabilities(logits: Tensor) -> Tensor:
     Parameters
     ----------
     logits : Tensor of shape (n, passes, c)
-        Of each pass.
+        Logits of each pass.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def negative_predictive_entropy(logits: Tensor) -> Tensor:
     Parameters
     ----------
     logits : Tensor of shape (n, passes, c)
-        Of each pass.
+        Logits of each pass.
 
     Returns
     -------
@@ -171,7 +171,7 @@ class MCDropout(Score):
     n : int, default=20
         How many passes.
     seed : int, default=0
-        Of the dropout masks.
+        Seed of the dropout masks.
     """
 
     name = "mc_dropout"

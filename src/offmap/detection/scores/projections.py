@@ -115,13 +115,13 @@ class LODA(FromSample):
     Parameters
     ----------
     bins : int, default=10
-        Of each histogram; the thesis takes 10 (appendix A.3.2).
+        Bins of each histogram; the thesis takes 10 (appendix A.3.2).
     projections : int, default=100
         How many histograms.
     rows : int, default=10000
         How many known inputs the histograms count.
     seed : int, default=0
-        Of the sample and of the projections.
+        Seed of the sample and of the projections.
     """
 
     name = "loda"
@@ -156,7 +156,7 @@ def minor_components(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Parameters
     ----------
     covariance : Tensor of shape (d, d)
-        Of the features.
+        Covariance of the features.
     count : int
         How many directions, at most.
 

@@ -80,7 +80,7 @@ def residual_length(features: Tensor, point: Tensor, basis: Tensor) -> Tensor:
 
 
 class _Subspace(Score):
-    """What Residual and ViM share: the directions of least variance about the origin."""
+    """Base of Residual and ViM: the directions of least variance about the origin."""
 
     fits = ("features", "head")
     dimension: int | None = None

@@ -27,7 +27,7 @@ def perturb_weights(weight: Tensor, delta: float, repeats: int, seed: int) -> Te
     Parameters
     ----------
     weight : Tensor of shape (c, d)
-        Of the head.
+        Weights of the head.
     delta : float
         δ.
     repeats : int
@@ -150,7 +150,7 @@ class WeiPer(Score):
     weight, weight_msp : float, default 2.5 and 0.1
         Weights of the perturbed logits' divergence and of their mean softmax probability, λ₁ and λ₂ in the paper.
     seed : int, default 0
-        Of the perturbations.
+        Seed of the perturbations.
 
     Notes
     -----

@@ -22,7 +22,7 @@ def cosines(features: Tensor, names: Tensor) -> Tensor:
     Parameters
     ----------
     features : Tensor of shape (n, d)
-        Of the inputs.
+        Features of the inputs.
     names : Tensor of shape (m, d)
         Text features of names.
 

@@ -79,7 +79,7 @@ def adaptive_ratio(features: Tensor, percentiles: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class _AdaScale(Shaper):
-    """What both forms share: a percentile for each input, from its stability among known inputs."""
+    """Base of both forms: a percentile for each input, from its stability among known inputs."""
 
     paper = "Regmi, AdaSCALE: Adaptive Scaling for OOD Detection, 2025"
     low: float = 80.0

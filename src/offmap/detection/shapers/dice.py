@@ -24,7 +24,7 @@ def contribution(mean_activation: Tensor, weight: Tensor) -> Tensor:
     mean_activation : Tensor of shape (d,)
         Over known inputs.
     weight : Tensor of shape (c, d)
-        Of the head.
+        Weights of the head.
 
     Returns
     -------
@@ -63,14 +63,14 @@ def largest(values: Tensor, k: int) -> Tensor:
     Parameters
     ----------
     values : Tensor
-        Of any shape.
+        A tensor of any shape.
     k : int
         How many to mark.
 
     Returns
     -------
     Tensor of bool
-        Of the same shape.
+        The result, of the same shape.
 
     Examples
     --------

@@ -30,7 +30,7 @@ def rectify(features: Tensor, c: Tensor | float) -> Tensor:
     Returns
     -------
     Tensor
-        Of the same shape.
+        The result, of the same shape.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def vra(features: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     Returns
     -------
     Tensor
-        Of the same shape.
+        The result, of the same shape.
 
     Examples
     --------

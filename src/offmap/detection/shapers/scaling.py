@@ -42,7 +42,7 @@ def prune(features: Tensor, percentile: float) -> Tensor:
     features : Tensor of shape (n, d)
         The inputs.
     percentile : float
-        Of a row, from 0 to 100.
+        Percentile of a row, from 0 to 100.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def binarize(features: Tensor, percentile: float) -> Tensor:
     features : Tensor of shape (n, d)
         The inputs.
     percentile : float
-        Of a row, from 0 to 100.
+        Percentile of a row, from 0 to 100.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def mass_ratio(features: Tensor, percentile: float) -> Tensor:
     features : Tensor of shape (n, d)
         The inputs.
     percentile : float
-        Of a row, from 0 to 100.
+        Percentile of a row, from 0 to 100.
 
     Returns
     -------

@@ -17,7 +17,7 @@ Parts = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be learned.
+    """A learning task.
 
     Parameters
     ----------

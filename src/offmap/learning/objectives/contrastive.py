@@ -58,7 +58,7 @@ class GCD(Objective):
 
 
 class _Spectral(Objective):
-    """What SCL, NSCL and SORL share: features clipped to a norm, not normalised."""
+    """Base of SCL, NSCL and SORL: features clipped to a norm, not normalised."""
 
     grid = {"radius": (2.0, 3.0, 5.0)}
 
