@@ -23,6 +23,7 @@ _HOMES = {
     "export": "offmap.deploy",
     "guard": "offmap.deploy",
     "learn": "offmap.learning",
+    "scope": "offmap.deploy",
 }
 _PACKAGES = (
     "activations", "bench", "cli", "data", "deploy", "detection", "discovery", "errors", "extra_passes", "graph",
@@ -34,11 +35,12 @@ _KINDS = {
     "deployment": "offmap.openworld:Deployment",
     "discovery": "offmap.discovery:Discovery",
     "open-world-model": "offmap.learning:OpenWorldModel",
+    "scope": "offmap.deploy.scopes:Scope",
 }
 
 __all__ = [
     "Activations", "Detector", "Head", "Network", "TextEncoder", "compare", "detector", "discover", "export", "guard",
-    "learn", "load",
+    "learn", "load", "scope",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from offmap.activations import Head as Head
     from offmap.deploy import export as export
     from offmap.deploy import guard as guard
+    from offmap.deploy import scope as scope
     from offmap.detection import Detector as Detector
     from offmap.detection import detector as detector
     from offmap.detection.evaluate import compare as compare

@@ -25,6 +25,7 @@ from offmap.cli import (
     learn,
     loop,
     methods,
+    scope,
     score,
     serve,
 )
@@ -90,6 +91,14 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 for _name, _command in COMMANDS.items():
     app.command(_name, cls=RegistryCommand)(_guarded(_command))
+
+
+_scope = typer.Typer(
+    help="A guard for an application of a language model, from on-topic examples.", no_args_is_help=True
+)
+for _name, _command in {"fit": scope.fit, "check": scope.check}.items():
+    _scope.command(_name, cls=RegistryCommand)(_guarded(_command))
+app.add_typer(_scope, name="scope")
 
 
 def main() -> None:

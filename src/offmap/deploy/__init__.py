@@ -2,5 +2,17 @@
 
 from offmap.deploy.build import GuardEvidence, build_guard, guard, write_guard
 from offmap.deploy.exporter import Exported, export
+from offmap.deploy.scopes import Scope, ScopeVerdict, fit_scope, scope
 
-__all__ = ["Exported", "GuardEvidence", "build_guard", "export", "guard", "write_guard"]
+__all__ = [
+    "Exported",
+    "GuardEvidence",
+    "Scope",
+    "ScopeVerdict",
+    "build_guard",
+    "export",
+    "fit_scope",
+    "guard",
+    "scope",
+    "write_guard",
+]

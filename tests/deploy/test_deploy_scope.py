@@ -1,0 +1,136 @@
+"""Scopes: their promise on on-topic texts, files, the command line, and a real FastAPI application."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import offmap
+from offmap.cli import app
+from offmap.deploy import fit_scope
+from offmap.deploy.scope_adapters import REFUSAL, make_litellm_hook, make_nemo_action, require_on_topic
+from offmap.errors import DependencyError, InputError, StoreError
+from text_kit import FOREIGN, encode_words, known_texts
+
+ENCODER = offmap.TextEncoder(encode_words)
+ROWS = np.random.default_rng(0).normal(size=(4000, 6)) + 2
+NUMBERED = offmap.TextEncoder(lambda texts: ROWS[[int("".join(filter(str.isdigit, text)) or 0) for text in texts]])
+
+
+def test_on_topic_texts_are_accepted_and_others_are_not(tmp_path: Path) -> None:
+    scope = fit_scope(known_texts()[0], tpr=0.9, encoder=ENCODER)
+    assert scope.check("repay loan early why")
+    verdict = scope.check(FOREIGN[0])
+    assert (verdict.on_topic, verdict.p_value < 0.1) == (False, True)
+    assert scope.check("repay loan early why").nearest.startswith("repay loan")  # type: ignore[union-attr]
+    scope.save(tmp_path / "scope.offmap")
+    again = offmap.scope(tmp_path / "scope.offmap", ENCODER)
+    assert again.check_all(FOREIGN) == scope.check_all(FOREIGN)
+    with pytest.raises(StoreError, match="a Python object that no file holds"):
+        offmap.load(tmp_path / "scope.offmap")
+    with pytest.raises(StoreError, match="is not the encoder"):
+        offmap.scope(tmp_path / "scope.offmap", offmap.TextEncoder(lambda texts: -encode_words(texts)))
+
+
+@pytest.mark.parametrize("with_off", [False, True])
+def test_the_promise_holds_on_average(with_off: bool) -> None:
+    off = [f"off {n}" for n in range(3900, 3950)] if with_off else None
+    shares = []
+    for seed in range(12):
+        names = np.random.default_rng(seed).permutation(3900)
+        scope = fit_scope([f"text {n}" for n in names[:200]], off, tpr=0.9, encoder=NUMBERED, seed=seed)
+        shares.append(np.mean([one.on_topic for one in scope.check_all([f"text {n}" for n in names[200:800]])]))
+    assert 0.9 - 0.02 <= float(np.mean(shares)) <= 0.9 + 0.04  # a split of 80: the mean over seeds is within two errors
+
+
+def test_off_topic_examples_sharpen_it() -> None:
+    near = ["loan of a bicycle", "loan of a library book", "card game rules", "card tricks"]
+    plain = fit_scope(known_texts()[0], tpr=0.9, encoder=ENCODER)
+    sharp = fit_scope(known_texts()[0], near, tpr=0.9, encoder=ENCODER)
+    assert sharp.off_topic is not None
+    for text in ("loan of a library ticket", "card game evening"):
+        assert sharp.check(text).p_value <= plain.check(text).p_value
+    assert not sharp.check("loan of a library ticket")
+
+
+def test_a_guard_from_texts_is_a_scope(tmp_path: Path) -> None:
+    guarded = offmap.guard(ENCODER, known_texts()[0], detector="knn(3)")
+    guarded.save(tmp_path / "guard.offmap")
+    scope = offmap.scope(tmp_path / "guard.offmap", ENCODER)
+    assert [one.on_topic for one in scope.check_all(["repay loan early why", *FOREIGN])] == [True, *[False] * 4]
+    assert scope.check("repay loan early why").nearest is not None
+    offmap.detector("knn(1)").fit(offmap.Activations(np.eye(3))).save(tmp_path / "other.offmap")
+    with pytest.raises(StoreError, match="a scope, or a guard made from texts, is needed"):
+        offmap.scope(tmp_path / "other.offmap")
+
+
+def test_too_few_examples_are_refused() -> None:
+    with pytest.raises(InputError, match=r"tpr=0.97 cannot be promised from 8 calibration inputs; at least 33"):
+        fit_scope(list(dict.fromkeys(known_texts()[0]))[:20], encoder=ENCODER)
+    with pytest.raises(InputError, match="too few to set some aside"):
+        fit_scope(["only"], tpr=0.5, encoder=ENCODER)
+
+
+def test_the_command_line_makes_and_asks_a_scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples.txt").write_text("\n".join(known_texts(60)[0]))
+    encoder = ["--encoder", "text_kit:encode_words"]
+    done = CliRunner().invoke(app, ["scope", "fit", "examples.txt", "--tpr", ".9", *encoder, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["scope"] == "scope.offmap"
+    done = CliRunner().invoke(app, ["scope", "check", "scope.offmap", "repay loan early why how", FOREIGN[0], *encoder])
+    assert [line.partition(" (")[0] for line in done.stdout.splitlines()] == ["on topic", "off topic"]
+    done = CliRunner().invoke(app, ["scope", "fit", "nowhere.txt", *encoder])
+    assert (done.exit_code, "no such file" in done.stderr) == (1, True)
+
+
+def test_a_fastapi_application_refuses_what_is_off_topic() -> None:
+    import uvicorn
+    from fastapi import Depends, FastAPI
+
+    scope = fit_scope(known_texts()[0], tpr=0.9, encoder=ENCODER)
+    on_topic = Depends(require_on_topic(scope))
+    service = FastAPI()
+
+    @service.post("/chat")
+    async def chat(verdict=on_topic):
+        return {"p_value": verdict.p_value}
+
+    server = uvicorn.Server(uvicorn.Config(service, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        pass
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/chat"
+
+    def ask(body: object) -> tuple[int, dict]:
+        request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    try:
+        assert ask({"message": "repay loan early why"})[0] == 200
+        assert ask({"message": FOREIGN[0]}) == (422, {"detail": REFUSAL})
+        assert ask({"message": ""})[0] == 422
+        assert ask(["message"])[0] == 422
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.mark.parametrize(("make", "package"), [(make_litellm_hook, "litellm"), (make_nemo_action, "nemoguardrails")])
+def test_adapters_name_what_is_not_installed(make, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DependencyError, match=f"pip install {package}"):
+        make(None)
