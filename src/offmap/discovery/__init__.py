@@ -29,7 +29,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators load scikit-learn, so they are imported when they are asked for."""
+    """Return the estimators load scikit-learn, so they are imported when they are asked for."""
     if name in ("KMeans", "SemiSupervisedKMeans"):
         from offmap.discovery import estimators
 

@@ -56,7 +56,7 @@ class Rows:
         return self._ready(self.source[start:stop])
 
     def take(self, index: npt.NDArray[Any]) -> Floats:
-        """These rows."""
+        """Return these rows."""
         return self._ready(self.source[index])
 
     def _ready(self, rows: npt.NDArray[Any]) -> Floats:
@@ -88,7 +88,7 @@ class Assignment:
         )
 
     def centres(self, old: Floats, metric: Metric, frozen: int = 0) -> Floats:
-        """The means of the groups; an empty group keeps its centre, the first `frozen` are left alone."""
+        """Return the means of the groups; an empty group keeps its centre, the first `frozen` are left alone."""
         filled = self.sizes > 0
         filled[:frozen] = False
         new = old.copy()
@@ -111,13 +111,13 @@ def sweep(
 
     Parameters
     ----------
-    rows, centres
+    rows, centres : Rows and ndarray of float32
         What is assigned to what.
-    state
+    state : Assignment
         Changed in place.
-    forced
+    forced : ndarray of int64 or None, default=None
         The centre a row must have, -1 where it is free.
-    offsets
+    offsets : ndarray of float32 or None, default=None
         Added to each centre's squared distance (how the balanced variant steers sizes); bounds are not used then.
     """
     n, k = len(rows), len(centres)
@@ -255,7 +255,7 @@ def block_rows(width: int, k: int) -> int:
 
 
 def check_rows(features: Any, name: str = "features") -> npt.NDArray[Any]:
-    """The features as rows × columns of finite numbers, not copied, or an error that says which row is bad."""
+    """Return the features as rows × columns of finite numbers, not copied, or an error that says which row is bad."""
     from offmap.activations import as_array
 
     array = as_array(features, name)

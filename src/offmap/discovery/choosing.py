@@ -43,11 +43,11 @@ def choose_space(features: Any, labels: Labels, seed: int = 0) -> tuple[Space, l
 
     Parameters
     ----------
-    features
+    features : array-like
         One row per sample; at most 2,000 labelled ones are looked at.
-    labels
+    labels : ndarray of int64
         Known class per row from 0, -1 where unknown.
-    seed
+    seed : int, default=0
         Draws the classes that are hidden.
 
     Returns

@@ -31,15 +31,15 @@ class ClassSizes:
 
     Parameters
     ----------
-    known
+    known : ndarray of float64
         The estimated number of rows of each known class, labelled or not.
-    centre
+    centre : float
         The log of the size of a typical novel class.
-    spread
+    spread : float
         The standard deviation of log sizes.
-    difference
+    difference : float
         How much larger novel classes are than known ones, as a difference of logs.
-    n_rows
+    n_rows : int
         The number of rows of the set.
     """
 
@@ -76,9 +76,9 @@ class ClassSizes:
 
         Parameters
         ----------
-        joined
+        joined : int
             Groups in the tree, known classes included.
-        tree_error
+        tree_error : float, default=TREE_ERROR
             The relative error of that number.
 
         Returns
@@ -106,13 +106,13 @@ def estimate_sizes(tree: MergeTree, neighbors: IntArray, codes: IntArray, n_know
 
     Parameters
     ----------
-    tree
+    tree : MergeTree
         The order in which rows join.
-    neighbors
+    neighbors : ndarray of int64
         For each row the numbers of its nearest others.
-    codes
+    codes : ndarray of int64
         Known class per row from 0, -1 where unknown.
-    n_known
+    n_known : int
         The number of known classes; without any, the typical size is the one that makes the tree most likely.
     """
     n = len(codes)
@@ -142,11 +142,11 @@ def estimate_known_sizes(neighbors: IntArray, codes: IntArray, n_known: int) -> 
 
     Parameters
     ----------
-    neighbors
+    neighbors : ndarray of int64
         For each row the numbers of its nearest others.
-    codes
+    codes : ndarray of int64
         Known class per row from 0, -1 where unknown; every known class has a labelled row.
-    n_known
+    n_known : int
         The number of known classes.
 
     Examples

@@ -16,11 +16,11 @@ class ClassCount:
 
     Parameters
     ----------
-    n_classes
+    n_classes : int
         The estimate.
-    interval
+    interval : tuple of 2 int
         Where the true number is expected with a probability of 90 %, if the errors of the estimates are as assumed.
-    criteria
+    criteria : dict of str to float
         The number of groups in the tree of joins, and the estimate after class sizes are taken into account.
     """
 
@@ -47,11 +47,11 @@ def count_classes(features: Any, labels: Labels, seed: int = 0) -> ClassCount:
 
     Parameters
     ----------
-    features
+    features : array-like
         One row per sample. Of more than 30,000 rows a sample is looked at.
-    labels
+    labels : ndarray of int64
         Known class per row from 0, -1 where unknown.
-    seed
+    seed : int, default=0
         Draws the sample and the classes that are hidden to choose a space.
 
     Returns

@@ -20,18 +20,18 @@ class ClassInfo:
 
     Parameters
     ----------
-    id, name, known
+    id, name, known : int, str and bool
         Its number in the labels, what it is called, whether it had labels.
-    size, labelled
+    size, labelled : int
         Rows in it, and those whose label was given.
-    compactness
+    compactness : float
         The mean distance of its rows to their centre, relative to the mean over all classes; below 1 is tight.
-    confidence, core
+    confidence, core : float and int, default=1.0 and 0
         The mean confidence of its rows without a given label, 1 if there are none; how many of all its rows are core
         rows, with a confidence of at least 0.5. A group with high confidence is likely pure.
-    exemplars, boundary
+    exemplars, boundary : tuple of int
         Rows nearest to the centre, the medoid first; rows nearly as close to another class.
-    nearest_known
+    nearest_known : tuple of int
         Numbers of the known classes with the nearest centres.
     """
 
@@ -53,7 +53,7 @@ class ClassInfo:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ClassInfo:
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         lists = {name: tuple(values[name]) for name in ("exemplars", "boundary", "nearest_known")}
         return cls(**{**values, **lists})
 
@@ -70,13 +70,13 @@ def describe(
 
     Parameters
     ----------
-    rows
+    rows : ndarray of float32
         Rows in the space they were grouped in.
-    labels, given
+    labels, given : ndarray of int64
         Class numbers per row as found and as given; -1 for outliers and for unknown.
-    known_ids, names
+    known_ids, names : ndarray of int64 and dict of int to str
         The numbers of known classes, and what classes are called.
-    confidence
+    confidence : ndarray of float32 or None, default=None
         Per row between 0 and 1; 1 − (distance to its centre / to the next one) unless given.
     """
     ids = np.unique(np.concatenate([labels[labels >= 0], known_ids]))

@@ -21,21 +21,21 @@ class KMeans(TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[mis
 
     Parameters
     ----------
-    n_clusters
+    n_clusters : int, default=8
         How many groups.
-    metric
+    metric : Metric, default="euclidean"
         ``"euclidean"``, or ``"cosine"`` (rows and centres of length 1).
-    init
+    init : Init, default="ward"
         ``"ward"``: one tree, which ends lower than several draws by ``"k-means++"`` where groups can be told apart, and
         about as low where noise hides them; ``"farthest"``: farthest rows first. More than 4,000 groups have no tree
         and start by k-means++.
-    n_init
+    n_init : int, default=1
         Starts to try; the lowest sum of squares wins. One is enough for ``"ward"``.
-    balanced
+    balanced : bool, default=False
         Steer the groups to equal sizes (Sinkhorn).
-    max_iter, tol
+    max_iter, tol : int and float, default=300 and 0.0001
         As in scikit-learn.
-    random_state
+    random_state : int, default=0
         The seed.
 
     Examples
@@ -76,7 +76,7 @@ class KMeans(TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[mis
         return self
 
     def predict(self, X: Any) -> Labels:
-        """The nearest centre of each row."""
+        """Return the nearest centre of each row."""
         _, first, _ = self._nearest(X)
         return first
 
@@ -114,14 +114,14 @@ class SemiSupervisedKMeans(KMeans):
 
     Parameters
     ----------
-    n_clusters
+    n_clusters : int, default=8
         Known and novel classes together.
-    init
+    init : Init, default="ward"
         ``"ward"``; ``"kmeans"``: a k-means solution whose groups are matched to known classes; ``"k-means++"``:
         as published; ``"farthest"``: farthest rows first.
-    frozen
+    frozen : bool, default=False
         Known centres stay at the means of their labels (SORL's authors, with ``init="farthest"``).
-    metric, n_init, balanced, max_iter, tol, random_state
+    metric, n_init, balanced, max_iter, tol, random_state : Metric, int, bool and float, optional
         As in `KMeans`.
 
     Examples
@@ -178,7 +178,7 @@ class SemiSupervisedKMeans(KMeans):
         return self
 
     def predict(self, X: Any) -> Labels:
-        """The class of the nearest centre."""
+        """Return the class of the nearest centre."""
         found: Labels = self.classes_[super().predict(X)] if hasattr(self, "classes_") else super().predict(X)
         return found
 
@@ -197,7 +197,7 @@ def run(
     max_iter: int = 300,
     tol: float = 1e-4,
 ) -> Fit:
-    """The best of `n_init` runs of k-means, with known classes as the first centres when there are any.
+    """Return the best of `n_init` runs of k-means, with known classes as the first centres when there are any.
 
     Examples
     --------
@@ -238,7 +238,7 @@ def _start(
 
 
 def _from_plain(rows: Rows, k: int, rng: np.random.Generator, forced: Labels | None, given: Floats | None) -> Floats:
-    """The centres of plain k-means; groups that match a known class give way to that class' mean."""
+    """Return the centres of plain k-means; groups that match a known class give way to that class' mean."""
     from scipy.optimize import linear_sum_assignment
 
     plain = lloyd(rows, plus_plus(rows, k, rng))

@@ -16,7 +16,7 @@ GALLERIES = 100
 
 
 def page(found: Discovery, items: Any = None) -> Page:
-    """A page with the summary, a table of classes and, per novel class, what is typical and what is doubtful."""
+    """Return a page with the summary, a table of classes and, per novel class, what is typical and what is doubtful."""
     if items is not None and len(items) != len(found):
         raise InputError(f"to_html: {len(items)} items for {len(found)} rows; give one per row")
     lines = found.summary().split("\n")

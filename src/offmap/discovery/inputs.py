@@ -19,11 +19,11 @@ class KnownClasses:
 
     Parameters
     ----------
-    codes
+    codes : ndarray of int64
         Per row the position of its class in `ids`, -1 where unknown.
-    ids
+    ids : ndarray of int64
         The numbers that stand for known classes in a result: the user's own, or 0, 1, … for names.
-    names
+    names : list of str
         What to call them.
     """
 
@@ -90,9 +90,9 @@ def hide_classes(truth: Labels, seed: int) -> tuple[Labels, Labels]:
 
     Parameters
     ----------
-    truth
+    truth : ndarray of int64
         The class of each row.
-    seed
+    seed : int
         Draws the classes and the rows.
 
     Returns

@@ -37,7 +37,7 @@ class Fit:
 
 
 def sample_rows(rows: Rows, k: int, rng: np.random.Generator, free: Labels | None = None) -> Labels:
-    """Indices of the rows that starts are chosen from, in order: all, or a sample of 64 per centre.
+    """Return indices of the rows that starts are chosen from, in order: all, or a sample of 64 per centre.
 
     Examples
     --------
@@ -65,11 +65,11 @@ def plus_plus(
 
     Parameters
     ----------
-    rows, k, rng
+    rows, k, rng : Rows, int and numpy.random.Generator
         `k` counts the given centres too.
-    given, free
+    given, free : ndarray of float32 or None and ndarray of int64 or None, default=None
         Centres that are there already; indices of the rows that may become centres.
-    farthest
+    farthest : bool, default=False
         Take the farthest row each time instead of drawing (the start of SORL's authors).
     """
     index = sample_rows(rows, k, rng, free)
@@ -124,15 +124,15 @@ def lloyd(
 
     Parameters
     ----------
-    rows, centres
+    rows, centres : Rows and ndarray of float32
         What is grouped, and the start.
-    forced
+    forced : ndarray of int64 or None, default=None
         Per row the centre it must have, -1 where it is free.
-    frozen
+    frozen : int, default=0
         The first so many centres never move.
-    balance
+    balance : ndarray of float64 or None, default=None
         The share of rows each group should have; `None` leaves sizes free.
-    max_iter, tol
+    max_iter, tol : int and float, default=300 and 0.0001
         Stop after so many iterations, or when the centres' squared moves sum to less than `tol` times the mean
         variance of a column.
 
@@ -167,12 +167,12 @@ def lloyd(
 
 
 def best_of(fits: Iterator[Fit]) -> Fit:
-    """The run with the lowest inertia, the first of equals."""
+    """Return the run with the lowest inertia, the first of equals."""
     return min(fits, key=lambda fit: fit.inertia)
 
 
 def class_means(rows: Rows, forced: Labels, n_known: int) -> Floats:
-    """The mean of each known class, read block by block."""
+    """Return the mean of each known class, read block by block."""
     sums, sizes = np.zeros((n_known, rows.width)), np.zeros(n_known)
     labelled = np.flatnonzero(forced >= 0)
     step = block_rows(rows.width, n_known)
@@ -208,7 +208,7 @@ def balancing(rows: Rows, centres: Floats, shares: Doubles, offsets: Floats) -> 
 
 
 def _variance(rows: Rows) -> float:
-    """The mean over columns of the variance, in one pass over blocks."""
+    """Return the mean over columns of the variance, in one pass over blocks."""
     total, squares = np.zeros(rows.width), np.zeros(rows.width)
     origin = rows.block(0, 1)[0].astype(np.float64)  # keeps the squares small when the data is far from zero
     step = block_rows(rows.width, 1)

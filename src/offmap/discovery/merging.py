@@ -31,9 +31,9 @@ class GroupScore:
 
     Parameters
     ----------
-    known, novel
+    known, novel : ndarray of float64
         The log-density of sizes 1, 2, … of known and of novel classes.
-    labelled, unlabelled
+    labelled, unlabelled : float
         What a row of a known class adds if it is labelled, and if it is not.
     """
 
@@ -49,13 +49,13 @@ class MergeTree:
 
     Parameters
     ----------
-    joins
+    joins : ndarray of int64
         Pairs of nodes; rows are nodes 0 to n - 1 and join `j` makes node n + j.
-    evidence
+    evidence : ndarray of float64
         Per join, the log-odds that both sides are one class.
-    testable
+    testable : np.ndarray
         Per join, whether both sides have enough rows for the test.
-    n_rows
+    n_rows : int
         The number of rows.
     """
 
@@ -69,11 +69,11 @@ class MergeTree:
 
         Parameters
         ----------
-        shift
+        shift : float, default=0.0
             Added to the log-odds of every join: above 0 merges more.
-        codes
+        codes : ndarray of int64 or None, default=None
             Known class per row, -1 where unknown; only used with a score.
-        score
+        score : GroupScore or None, default=None
             How likely each group is by itself; without one all groups are equally likely.
         """
         split, _ = self._solve(shift, codes, score)
@@ -161,7 +161,7 @@ def build_tree(graph: Matrix) -> MergeTree:
 
     Parameters
     ----------
-    graph
+    graph : Matrix
         Symmetric and sparse, rows × rows, without loops.
 
     Examples

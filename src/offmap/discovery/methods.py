@@ -48,7 +48,7 @@ METHODS: Registry[Method] = Registry(
 
 @METHODS.register("graph")
 def graph(problem: Problem) -> Labels:
-    """Joins over the neighbour graph or k-means on its eigenvectors, whichever is tighter (`group_by_graph`)."""
+    """Join over the neighbour graph, or k-means on its eigenvectors, whichever is tighter (`group_by_graph`)."""
     return group_by_graph(problem.rows, problem.codes, problem.n_known, problem.k, problem.seed).labels
 
 
@@ -97,7 +97,7 @@ def spectral(problem: Problem) -> Labels:
 
 @METHODS.register("gmm")
 def gmm(problem: Problem) -> Labels:
-    """A mixture of Gaussians of one shape (scikit-learn), started from semi-supervised k-means.
+    """Return a mixture of Gaussians of one shape (scikit-learn), started from semi-supervised k-means.
 
     One covariance for all: in hundreds of columns a class has too few rows for a shape of its own.
     """
@@ -125,7 +125,7 @@ def gmm(problem: Problem) -> Labels:
 
 @METHODS.register("vmf")
 def vmf(problem: Problem) -> Labels:
-    """A mixture of von Mises–Fisher distributions with one concentration (Banerjee et al. 2005), labels held.
+    """Return a mixture of von Mises–Fisher distributions with one concentration (Banerjee et al. 2005), labels held.
 
     Soft spherical k-means: each step weighs rows by ``exp(κ cos)``; κ from the mean resultant length.
     """

@@ -11,14 +11,21 @@ from offmap.errors import InputError
 
 
 def suggest_names(texts: Sequence[str], labels: Labels, words: int = 3) -> dict[int, str]:
-    """Class-based TF-IDF (Grootendorst 2022): ``tf · log(1 + A / f)``, A the mean number of words per class.
+    """Suggest names of classes by class-based TF-IDF (Grootendorst 2022).
+
+    A word counts ``tf · log(1 + A / f)``, A the mean number of words per class.
 
     Parameters
     ----------
-    texts, labels
+    texts, labels : sequence of str and ndarray of int64
         One text and one class per row; rows marked -1 are left out.
-    words
+    words : int, default=3
         How many keywords make a name.
+
+    Returns
+    -------
+    dict of int to str
+        Names by class.
 
     Examples
     --------

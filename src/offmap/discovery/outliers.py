@@ -25,14 +25,14 @@ def find_outliers(rows: Rows, codes: Labels, lost: float = LOST, seed: int = 0) 
 
     Parameters
     ----------
-    rows
+    rows : Rows
         Rows in a space that has not seen the labels; in a whitened one labelled rows lie closer than others.
-    codes
+    codes : ndarray of int64
         The known class of each row, -1 where unknown.
-    lost
+    lost : float, default=LOST
         The share of rows with a class that may be flagged.
-    seed
-        Of the 50,000 rows that neighbours are looked for among when there are more.
+    seed : int, default=0
+        Seed of the 50,000 rows that neighbours are looked for among when there are more.
 
     Examples
     --------

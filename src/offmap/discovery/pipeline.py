@@ -123,7 +123,7 @@ def discover(
 def _form_groups(
     rows: Rows, codes: Labels, n_known: int, n_classes: int | Literal["auto"], name: str, seed: int
 ) -> tuple[Labels, Floats | None, ClassCount | None, int]:
-    """Groups, how sure each row is (if the method says), how the classes were counted (if they were), their number."""
+    """Return groups, how sure each row is, how the classes were counted and their number, where there are any."""
     free = int((codes < 0).sum())
     if not free and n_classes == "auto":
         return codes, None, None, n_known

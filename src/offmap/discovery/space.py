@@ -33,14 +33,14 @@ class Space:
 
     Parameters
     ----------
-    metric
+    metric : Metric, default="cosine"
         ``"cosine"`` scales rows to length 1, before and after whitening.
-    shrinkage
+    shrinkage : float or None, default=None
         How far the within-class covariance is pulled towards a multiple of the identity, above 0 and at most 1;
         `None` does not whiten.
-    neighbours
+    neighbours : int, default=0
         Average each row with so many nearest ones, twice; 0 does not.
-    standardize
+    standardize : bool, default=False
         Give every column mean 0 and standard deviation 1 first.
     """
 
@@ -60,7 +60,7 @@ class Space:
         return ", ".join(parts)
 
     def prepare(self, features: Any, labels: Labels | None = None) -> Floats:
-        """The rows in this space; `labels` number the known classes from 0, -1 where unknown.
+        """Return the rows in this space; `labels` number the known classes from 0, -1 where unknown.
 
         Rows of a memory map are written to a temporary file, which vanishes with the answer, block by block.
 
@@ -135,9 +135,9 @@ def whitening(features: Any, labels: Labels, shrinkage: float) -> Floats:
 
     Parameters
     ----------
-    features, labels
+    features, labels : array-like and ndarray of int64
         Rows, and their known class from 0; rows marked -1 are left out.
-    shrinkage
+    shrinkage : float
         Above 0, so that W exists; 1 only scales.
 
     Examples
@@ -193,7 +193,7 @@ def smooth(rows: Floats, neighbours: int) -> None:
 
 
 def picked(rows: Floats, index: Labels) -> Floats:
-    """A copy of these rows, in memory or in a file as they are themselves."""
+    """Return a copy of these rows, in memory or in a file as they are themselves."""
     out = _scratch(rows, len(index))
     _in_blocks(out, lambda start, stop: rows[index[start:stop]])
     return out

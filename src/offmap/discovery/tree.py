@@ -27,13 +27,13 @@ class Tree:
 
     Parameters
     ----------
-    centres, sizes
+    centres, sizes : ndarray of float32 and ndarray of float64
         The leaves: known classes first, then small groups of free rows.
-    n_known
+    n_known : int
         How many leaves are known classes.
-    joins
+    joins : ndarray of int64
         Pairs of leaves, each standing for the group it is in by then, in the order of `heights`.
-    heights
+    heights : ndarray of float64
         What each join adds to the sum of squares, doubled, as in Ward's linkage.
     """
 
@@ -44,7 +44,7 @@ class Tree:
     heights: Doubles
 
     def cut(self, k: int) -> Labels:
-        """The group of each leaf when `k` groups are left; known class i is group i."""
+        """Return the group of each leaf when `k` groups are left; known class i is group i."""
         parent = np.arange(len(self.centres))
 
         def root(leaf: int) -> int:
@@ -61,7 +61,7 @@ class Tree:
         return groups  # a known class is the first leaf of its group, so it keeps its number
 
     def means(self, k: int, metric: str = "euclidean") -> Floats:
-        """The centres of the `k` groups."""
+        """Return the centres of the `k` groups."""
         group = self.cut(k)
         sums = np.zeros((int(group.max()) + 1, self.centres.shape[1]))
         np.add.at(sums, group, self.centres * self.sizes[:, None])
@@ -70,17 +70,17 @@ class Tree:
 
 
 def ward_tree(rows: Rows, k: int, rng: np.random.Generator, forced: Labels | None = None, n_known: int = 0) -> Tree:
-    """The constrained Ward tree over known classes and small groups of free rows.
+    """Return the constrained Ward tree over known classes and small groups of free rows.
 
     Parameters
     ----------
-    rows
+    rows : Rows
         All rows; of many free ones a sample is looked at, 20,000 or eight per group.
-    k
+    k : int
         The largest number of groups that will be asked for.
-    rng
+    rng : numpy.random.Generator
         Draws the sample and the first centres of the small groups.
-    forced, n_known
+    forced, n_known : ndarray of int64 or None and int, default=None and 0
         Per row its known class or -1; how many known classes there are.
 
     Examples

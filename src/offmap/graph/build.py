@@ -33,16 +33,16 @@ def knn_graph(
 
     Parameters
     ----------
-    features
+    features : array-like
         One row per node.
-    k
+    k : int
         Neighbours per node, the node itself not counted.
-    weights
+    weights : Weights, default="binary"
         ``"binary"`` gives every edge 1; ``"cosine"`` the cosine clipped at 0; ``"gaussian"``
         ``exp(-d²/(s_i s_j))`` with s the distance to a node's own k-th neighbour (self-tuning).
-    symmetry
+    symmetry : Symmetry, default="mean"
         ``"mean"`` halves an edge seen from one side only, ``"union"`` keeps it whole, ``"mutual"`` drops it.
-    metric
+    metric : {"euclidean", "cosine"}, default="euclidean"
         ``"cosine"`` scales rows to unit length first.
 
     Returns
@@ -127,7 +127,7 @@ def shared_neighbor_graph(neighbors: npt.NDArray[np.int64]) -> Matrix:
 
     Parameters
     ----------
-    neighbors
+    neighbors : ndarray of int64
         For each row the numbers of its nearest others.
 
     Returns
@@ -155,16 +155,16 @@ def shared_neighbor_graph(neighbors: npt.NDArray[np.int64]) -> Matrix:
 
 
 def label_connections(labels: Any, transition: Matrix | None = None) -> Matrix:
-    """The semantic connection 𝔩 of every node to each labelled class: ``E over the class of T(x | source)``.
+    """Return the semantic connection 𝔩 of every node to each labelled class: ``E over the class of T(x | source)``.
 
     Thesis, section 7.4.2: one column per class that has labels, in the order of the class indices. Without a
     transition matrix a sample is reached from itself only, which makes each class a clique.
 
     Parameters
     ----------
-    labels
+    labels : array-like
         One class index per source, -1 where unlabelled.
-    transition
+    transition : Matrix or None, default=None
         ``T[x, source]``; the identity when absent.
 
     Examples
@@ -199,13 +199,13 @@ def add_labels(
 
     Parameters
     ----------
-    graph
+    graph : Graph or Matrix
         The unlabelled graph. Scale it yourself: with total weight 1 it is the thesis' joint probability.
-    labels
+    labels : array-like
         One class index per node, -1 where unlabelled.
-    eta_u, eta_l
+    eta_u, eta_l : float, default=1.0
         Weights of the two parts.
-    transition
+    transition : Matrix or None, default=None
         As in `label_connections`: how labels spread to nodes that are not labelled themselves.
 
     Examples
@@ -233,20 +233,20 @@ def augmentation_graph(
     eta_l: float = 1.0,
     setting: Setting = "sorl",
 ) -> Graph:
-    """The augmentation graph of the thesis from ``T[x, source]`` = P(view x | source).
+    """Return the augmentation graph of the thesis from ``T[x, source]`` = P(view x | source).
 
     Two nodes are joined when they are views of one source (weight `eta_u`, the mean over sources of
     ``T(x|s)T(x'|s)``) or of two sources with the same label (weight `eta_l`).
 
     Parameters
     ----------
-    transition
+    transition : Matrix
         Nodes × sources, dense or sparse.
-    labels
+    labels : array-like, default=None
         One class index per source, -1 where unlabelled; `None` when there are no labels.
-    eta_u, eta_l
+    eta_u, eta_l : float, default=1.0
         The weights η_u and η_l of SORL; NSCL calls them β and α.
-    setting
+    setting : Setting, default="sorl"
         ``"sorl"`` (section 7.3.1, eq. 7.2): every source counts as unlabelled too; ``"nscl"`` (section 6.3.1, eq. 6.1):
         only those without a label do.
 

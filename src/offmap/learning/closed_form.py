@@ -46,6 +46,11 @@ def fit_closed_form(
         Seed of the eigenvectors and of k-means.
     settings : mapping
         Values that replace those of `SETTINGS`.
+
+    Returns
+    -------
+    OpenWorldModel
+        The finished model.
     """
     if data.kind != "embeddings":
         raise InputError(

@@ -23,13 +23,13 @@ class Encoder(nn.Module):
 
     Parameters
     ----------
-    front, body
+    front, body : nn.Module
         Modules; what the front gives for the whole set is computed once and kept.
-    width
+    width : int
         Columns of the features.
-    config
+    config : Config
         From which `build_encoder` makes the same modules again.
-    tokenizer
+    tokenizer : Tokenizer or None, default=None
         What turns texts into inputs, where the encoder reads texts.
     """
 

@@ -121,7 +121,7 @@ def exchange_groups(
     n_known : int
         The number of known classes; with fewer than five nothing is changed.
     seed : int, default 0
-        Of the starts of k-means.
+        Seed of the starts of k-means.
 
     Returns
     -------

@@ -23,17 +23,22 @@ def group_rows(
 
     Parameters
     ----------
-    features
+    features : ndarray of float32
         Rows of length 1.
-    k, codes, n_known
+    k, codes, n_known : int and ndarray of int64
         Classes in all; per row its known class or -1; how many known classes there are.
-    seed
-        Of the tree.
-    balanced
+    seed : int
+        Seed of the tree.
+    balanced : bool, default=False
         Iterate with groups of equal size first: it parts what was merged and joins what was split. Sizes are left
         free again in the end.
-    smoothing
+    smoothing : int, default=0
         Group rows averaged with so many nearest ones instead; centres are still of the rows themselves.
+
+    Returns
+    -------
+    tuple of ndarray
+        The group of each row, and `k` centres of length 1.
 
     Examples
     --------
@@ -63,6 +68,20 @@ def balance_helps(features: Float32Array, codes: IntArray, seed: int) -> bool:
 
     Half of the known classes are hidden, and half of the labels of the others, three times; only labelled rows are
     looked at, in a space that has not seen their labels.
+
+    Parameters
+    ----------
+    features : ndarray of float32
+        Rows of length 1.
+    codes : ndarray of int64
+        The known class of each row, or -1.
+    seed : int
+        Seed of the draws.
+
+    Returns
+    -------
+    bool
+        Whether to balance.
     """
     labelled = np.flatnonzero(codes >= 0)
     if len(np.unique(codes[labelled])) < 4:

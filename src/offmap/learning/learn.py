@@ -92,7 +92,7 @@ def learn(
     views : Views, optional
         What makes two views of a batch, such as ``ImageViews(flip=0)`` for digits; SimCLR's for pictures and neighbours
         for embeddings by default.
-    **settings
+    **settings : Any
         Settings of the objective and of training, by name; see `offmap.learning.Training`.
 
     Returns

@@ -19,13 +19,13 @@ class Prototypes(nn.Module):
 
     Parameters
     ----------
-    n_classes, n_known, width
+    n_classes, n_known, width : int
         How many there are, how many of them known, of how many columns.
-    momentum
+    momentum : float, default=0.9
         γ of the moving average (thesis, section 8.2.2, eq. 8.6).
-    percentile
+    percentile : float, default=70.0
         p: this share of labelled rows scores above the gate, in percent (section 8.2.2, eq. 8.2).
-    rule
+    rule : GateRule, default="thesis"
         ``"thesis"``: raw cosines, the percentile over recent labelled rows. ``"authors"``: ten times the cosine,
         standardised over all prototypes of a row, the percentile over the labelled rows of this batch.
 
@@ -77,9 +77,21 @@ class Prototypes(nn.Module):
 
     @torch.no_grad()
     def is_novel(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """D_n (thesis, section 8.2.2, eq. 8.2): unlabelled rows whose best known cosine is below the gate.
+        """Find unlabelled rows whose best known cosine is below the gate: D_n (thesis, chapter 8, eq. 8.2).
 
         Notes the scores of labelled rows; without any so far every unlabelled row counts as novel.
+
+        Parameters
+        ----------
+        embeddings : Tensor of shape (n, d)
+            One row per input.
+        labels : Tensor of shape (n,)
+            Known classes, -1 where unlabelled.
+
+        Returns
+        -------
+        Tensor of bool of shape (n,)
+            Whether a row is taken for novel.
         """
         scores = unit(embeddings) @ self.vectors.T
         if self.rule == "authors":

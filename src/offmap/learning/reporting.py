@@ -98,6 +98,16 @@ class Output:
 def format_epoch(row: Mapping[str, float]) -> str:
     """Format the numbers of an epoch as one line.
 
+    Parameters
+    ----------
+    row : mapping of str to float
+        Numbers by name.
+
+    Returns
+    -------
+    str
+        One line.
+
     Examples
     --------
     >>> format_epoch({"epoch": 3, "loss": 1.25, "novel": 0.25})
@@ -108,6 +118,16 @@ def format_epoch(row: Mapping[str, float]) -> str:
 
 def format_csv(history: list[dict[str, float]]) -> bytes:
     """Format a history as a table with one line per epoch.
+
+    Parameters
+    ----------
+    history : list of dict of str to float
+        One entry per epoch.
+
+    Returns
+    -------
+    bytes
+        The table.
 
     Examples
     --------

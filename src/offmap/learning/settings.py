@@ -18,46 +18,47 @@ PRESETS = ("auto", "thesis", "authors", "embeddings", *ENCODERS)
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is trained. The values here are the thesis' for CIFAR (appendix B.3.4), `EMBEDDINGS` what suits
-    features.
+    """The settings of training.
+
+    The values here are the thesis' for CIFAR (appendix B.3.4), `EMBEDDINGS` what suits features.
 
     Parameters
     ----------
-    epochs, batch_size
+    epochs, batch_size : int, default=200 and 512
         As usual; a batch holds labelled and unlabelled rows in the proportion of the set. Of several processes each
         takes a batch of this size.
-    optimizer, learning_rate, momentum, weight_decay, schedule
+    optimizer, learning_rate, momentum, weight_decay, schedule : str and float, optional
         ``"sgd"`` or ``"adamw"``; ``"cosine"`` to zero, ``"steps"`` (a tenth at each of the `milestones`) or
         ``"constant"``.
-    milestones
+    milestones : tuple of float, default=(0.5, 0.75)
         Shares of the training at which ``"steps"`` divides the learning rate by ten.
-    projection
+    projection : int, default=128
         Columns of the projection head, 0 for none.
-    hidden
+    hidden : int, default=0
         For embeddings: width of the adapter's hidden layer, 0 for a linear adapter.
-    neighbours, neighbour_share, dropout, noise
+    neighbours, neighbour_share, dropout, noise : int and float, default=0 and 1.0 and 0.0 and 0.0
         Views of embeddings: the second view is one of so many nearest rows, this often; both lose values and gain
         Gaussian noise.
-    span
+    span : float, default=0.0
         Views of texts: the share of a text's tokens that are dropped as one span; `dropout` is the chance of each token
         beside it.
-    shrinkage
-        Of the whitening by known classes; `None` does not whiten.
-    smoothing
+    shrinkage : float or None, default=None
+        Shrinkage of the whitening by known classes; `None` does not whiten.
+    smoothing : int, default=0
         Where k-means looks for classes, at the start and in the end: average the features of each row with those of so
         many nearest rows first; 0 does not, and whether groups are balanced is then decided on hidden known classes.
-    pretrain, pretrain_epochs
+    pretrain, pretrain_epochs : str or None and int, default=None and 0
         ``"simclr"`` or ``"scl"``: learn from views alone first, for so many epochs. ``"supcon"`` learns from the
         labelled rows, and from them only.
-    keep
+    keep : tuple of str, default=()
         With a network of one's own or by name: train only these parts of it, such as ``("layer4",)``, as OpenCon
         and SORL do from pre-trained weights (thesis, section 8.4); all when empty.
-    amp
+    amp : str or None, default=None
         ``"bfloat16"`` to run the network in mixed precision; losses stay in float32. float16 is not offered: it
         would need its loss scaled.
-    compile
+    compile : bool, default=False
         Pass the network through ``torch.compile``.
-    device
+    device : str, default="cpu"
         Where to train, such as ``"cuda"``; what is learned comes back to the CPU.
     """
 
@@ -142,14 +143,19 @@ def resolve(
 
     Parameters
     ----------
-    objective, kind
+    objective, kind : type and Kind
         What is learned, and from what.
-    preset
+    preset : Preset
         ``"thesis"`` and ``"authors"`` as published, for images; ``"cifar10"``, ``"cifar100"`` and ``"imagenet100"`` the
         thesis' whole recipe for that set, its network, epochs and pre-training included; ``"embeddings"`` what suits
         features; ``"auto"`` that for features, and for images the thesis' values but for what is known to be better.
-    given
+    given : mapping of str to Any
         Settings by name, of either.
+
+    Returns
+    -------
+    tuple of dict, Training
+        Settings of the objective, and of training.
 
     Examples
     --------
@@ -198,6 +204,16 @@ def resolve(
 def published_encoder(preset: str) -> str:
     """Return the network of a published recipe, ``"auto"`` where a preset names none.
 
+    Parameters
+    ----------
+    preset : str
+        Name of the preset.
+
+    Returns
+    -------
+    str
+        Name of the network.
+
     Examples
     --------
     >>> published_encoder("cifar100"), published_encoder("thesis")
@@ -208,6 +224,16 @@ def published_encoder(preset: str) -> str:
 
 def parse_setting(text: str) -> tuple[str, Any]:
     """Parse ``name=value``, the value read as JSON, or kept as text where it is none.
+
+    Parameters
+    ----------
+    text : str
+        Such as ``"temperature=0.1"``.
+
+    Returns
+    -------
+    tuple of str, Any
+        Name and value.
 
     Examples
     --------
@@ -226,6 +252,16 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def parse_count(text: str) -> int | Literal["auto"]:
     """Parse a number of classes, or ``"auto"``.
+
+    Parameters
+    ----------
+    text : str
+        A whole number or ``"auto"``.
+
+    Returns
+    -------
+    int or "auto"
+        The number.
 
     Examples
     --------

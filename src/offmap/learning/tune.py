@@ -28,9 +28,9 @@ class Tuning:
 
     Parameters
     ----------
-    settings
+    settings : dict of str to Any
         The best, to be given to `learn`.
-    table
+    table : tuple of tuple of dict of str to Any, tuple of float
         Every candidate with the accuracy (v2, All) of each trial, in the order tried.
     """
 
@@ -66,8 +66,13 @@ def tune(
         Seed of the draws, and of the runs.
     objective : str, default "auto"
         As for `learn`.
-    **settings
+    **settings : Any
         Given to every run.
+
+    Returns
+    -------
+    Tuning
+        The best settings, and the table of all that were tried.
 
     Examples
     --------

@@ -35,7 +35,7 @@ class GroupDecision:
         One sentence.
     label : int or None
         The class number it became or was merged into.
-    lost, held_out, p_value
+    lost, held_out, p_value : int and float, default=0 and 0 and 1.0
         How many held-out inputs of the known class that it harms most it takes away, of how many, and the exact
         one-sided p-value of "takes away no more than allowed".
     """

@@ -24,11 +24,11 @@ class LabeledInputs:
 
     Parameters
     ----------
-    features
+    features : ndarray
         What goes into the network's last layer, one row per input.
-    labels
+    labels : ndarray of int64
         Class numbers from 0, -1 where the class is not known.
-    inputs
+    inputs : ndarray or None, default=None
         As the network takes them; `None` when only features are at hand.
 
     Examples
@@ -62,7 +62,7 @@ class LabeledInputs:
         return len(self.features)
 
     def __getitem__(self, index: Any) -> LabeledInputs:
-        """A part of it, by slice, mask or indices."""
+        """Return a part of it, by slice, mask or indices."""
         inputs = None if self.inputs is None else self.inputs[index]
         return LabeledInputs(self.features[index], self.labels[index], inputs)
 
@@ -96,13 +96,13 @@ class KnownSplits:
 
     Parameters
     ----------
-    train
+    train : LabeledInputs
         To learn from: the head, the encoder, the detector's statistics, and what new classes are told apart from.
-    calibration
+    calibration : LabeledInputs
         For the detector's threshold and nothing else.
-    held_out
+    held_out : LabeledInputs
         To see whether anything was forgotten, and nothing else.
-    class_names
+    class_names : tuple of str
         One per class.
 
     Examples
@@ -146,14 +146,14 @@ class KnownSplits:
 
         Parameters
         ----------
-        features, labels, inputs
+        features, labels, inputs : array-like
             One row each per input; rows labelled -1 are left out.
-        class_names
+        class_names : sequence of str or None, default=None
             One per class; numbers when absent.
-        shares
+        shares : tuple of 3 float, default=SHARES
             Of train, calibration and held-out inputs.
-        seed
-            Of the split.
+        seed : int, default=0
+            Seed of the split.
         """
         whole = LabeledInputs.of(features, labels, inputs)
         whole = whole[whole.labels >= 0]
@@ -196,7 +196,7 @@ class KnownSplits:
         )
 
     def read_by(self, features_of: Callable[[LabeledInputs], Array]) -> KnownSplits:
-        """The same inputs with features from `features_of(part)`."""
+        """Return the same inputs with features from `features_of(part)`."""
         train, calibration, held_out = (
             replace(part, features=features_of(part)) for part in (self.train, self.calibration, self.held_out)
         )

@@ -50,9 +50,9 @@ def restore_network(config: Mapping[str, Any], tensors: Mapping[str, Array], giv
 
     Parameters
     ----------
-    config, tensors
+    config, tensors : mapping of str to Any and mapping of str to ndarray
         What `network_parts` returned.
-    given
+    given : Network or None
         The network to put the weights of a foreign torch module into; a copy is made.
     """
     kind = config["kind"]

@@ -37,25 +37,25 @@ def begin(
 
     Parameters
     ----------
-    detector
+    detector : str or Detector
         A detector's text form, or one that is fitted and calibrated already.
-    labels
+    labels : array-like
         Class numbers from 0; rows with -1 are left out.
-    features, inputs
+    features, inputs : array-like, default=None
         One of them, one row per label. Without a network, a small convolutional one is trained on pictures, and rows
         of other inputs are taken as features.
-    network
+    network : Network or None, default=None
         Runs inputs.
-    head
+    head : Head or None, default=None
         The last layer over given features; a linear one is trained when absent.
-    class_names
+    class_names : sequence of str or None, default=None
         One per class.
-    held_out
+    held_out : tuple of Any, mapping of str to Any or None, default=None
         Labels, and features or inputs by name, that the network was not trained on; see `KnownSplits.of`.
-    tpr
+    tpr : float, default=0.95
         The share of known inputs to accept; lowered where too few calibrate to promise it.
-    seed
-        Of the split into parts, and of training.
+    seed : int, default=0
+        Seed of the split into parts, and of training.
 
     Examples
     --------
@@ -87,15 +87,15 @@ def begin(
 
 
 def train_cnn(pictures: Any, labels: Any, seed: int, whole: bool = False) -> Network:
-    """A small convolutional network for pictures with channels first, trained on what `KnownSplits.split` trains on.
+    """Train a small convolutional network for pictures, channels first, on what `KnownSplits.split` trains on.
 
     Parameters
     ----------
-    pictures, labels
+    pictures, labels : array-like
         One label per picture; pictures labelled -1 are left out.
-    seed
-        Of the split and the training.
-    whole
+    seed : int
+        Seed of the split and the training.
+    whole : bool, default=False
         Train on all of them, as there are others to calibrate and measure with.
     """
     from offmap.models.classify import train_classifier

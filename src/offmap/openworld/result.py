@@ -22,12 +22,12 @@ class Evaluation:
 
     Parameters
     ----------
-    known, new
+    known, new : float and float or None
         The share of inputs whose class is right: of the classes known before the round (by their labels) and of the
         new ones (by the groups they were put into). `None` where there are no inputs.
-    accepted_known, accepted_new
+    accepted_known, accepted_new : float and float or None
         The share that the detector calls known.
-    by_class
+    by_class : tuple of tuple of str, int, float
         Per class its name, how many held-out inputs it has, and the share that is right.
     """
 
@@ -73,21 +73,21 @@ class Round:
 
     Parameters
     ----------
-    accepted, reason
+    accepted, reason : bool and str
         Whether the new state may be put in service, and why or why not.
-    old, new
+    old, new : LearningState
         The states before and after.
-    before, after
+    before, after : Evaluation
         Both measured on the same held-out inputs.
-    n_old
+    n_old : int
         How many classes were known before.
-    candidates
+    candidates : LabeledInputs
         The unlabelled inputs, with the class each was learned as, -1 for none.
-    groups
+    groups : tuple of GroupDecision, default=()
         What became of each proposed group, and why.
-    discovery
+    discovery : Discovery or None, default=None
         The groups that the new classes come from.
-    settings
+    settings : dict of str to Any
         Learner, seed and the like.
     """
 
@@ -144,15 +144,15 @@ class Round:
 
         Parameters
         ----------
-        path
+        path : str or path
             The file to write.
-        items
+        items : Any, default=None
             Pictures (``uint8``) or texts of the candidates, one per input, to show what the new classes look like.
         """
         self.page(items).write(path)
 
     def page(self, items: Any = None, title: str = "A round of learning") -> Page:
-        """The same page, to be added to."""
+        """Return the same page, to be added to."""
         lines = self.summary().split("\n")
         made = Page(title, f"**{lines[0]}.** {lines[1]}.")
         made.text("\n".join(f"- {line}" for line in lines[2:]))

@@ -75,7 +75,7 @@ def fit_and_calibrate(
     fitted : object
         What `fit` made: of the rows not held out or, with too few rows for that, of all rows.
     calibration : Calibration
-        Of the scores of held-out rows; with too few rows, of rows scored by fits of the others (5 folds).
+        Calibration of the scores of held-out rows; with too few rows, of rows scored by fits of the others (5 folds).
     """
     rows = len(strata)
     held_out = max(round(promise.share * rows), promise.fewest)

@@ -188,7 +188,7 @@ class TextEncoder:
         return bool(np.allclose(here, probe, rtol=_TOLERANCE, atol=_TOLERANCE * np.abs(probe).max()))
 
     def _projected_probe(self) -> Array:
-        """A few numbers that depend on every column of the probe's row."""
+        """Return a few numbers that depend on every column of the probe's row."""
         directions = np.random.default_rng(0).normal(size=(_PROBED, self.width))
         return directions @ self._probe.astype(np.float64)
 

@@ -164,7 +164,7 @@ class TorchTextModel:
         Returns ``last_hidden_state``.
     tokenizer : callable
         As transformers makes them.
-    pooling, normalize, max_tokens
+    pooling, normalize, max_tokens : str, bool and int
         As for `OnnxTextModel`.
     """
 

@@ -69,7 +69,7 @@ def _from_path(
 def _from_folder(
     folder: Path, source: dict[str, Any], pooling: str | None, normalize: bool | None, max_tokens: int | None
 ) -> TextModel:
-    """A folder as sentence-transformers writes it; its settings hold where none were given."""
+    """Return a folder as sentence-transformers writes it; its settings hold where none were given."""
     graph = next((folder / name for name in _GRAPHS if (folder / name).is_file()), folder / _GRAPHS[0])
     pooled = _read_json(folder / "1_Pooling" / "config.json")
     own_pooling = "cls" if pooled.get("pooling_mode_cls_token") else "mean"

@@ -23,19 +23,20 @@ def contrastive(
     temperature: float = 0.1,
     others: Tensor | None = None,
 ) -> Tensor:
-    """The generalised contrastive loss of each anchor: ``−1/|P| Σ_{z⁺∈P} log(e^{z·z⁺/τ} / Σ_{z⁻∈N} e^{z·z⁻/τ})``.
+    """Compute the generalised contrastive loss of each anchor (thesis, chapter 8, section 8.2.1, eq. 8.1).
 
-    Thesis, section 8.2.1, eq. 8.1. An anchor without a positive, or without a negative, has loss 0.
+    ``−1/|P| Σ_{z⁺∈P} log(e^{z·z⁺/τ} / Σ_{z⁻∈N} e^{z·z⁻/τ})``. An anchor without a positive, or without a
+    negative, has loss 0.
 
     Parameters
     ----------
-    embeddings
+    embeddings : Tensor
         The anchors, one per row.
-    positives, negatives
+    positives, negatives : Tensor
         Anchors × candidates, true where a candidate is in P(x), in N(x). The usual N(x) holds the positives too.
-    temperature
+    temperature : float, default=0.1
         τ.
-    others
+    others : Tensor or None, default=None
         The candidates; the anchors themselves when absent.
 
     Returns
@@ -64,14 +65,21 @@ def contrastive(
 
 @in_full_precision
 def simclr(first: Tensor, second: Tensor, temperature: float = 0.5) -> Tensor:
-    """InfoNCE over two views (Chen et al. 2020; L_u of OpenCon): the other view is the positive, all others negatives.
+    """Compute InfoNCE over two views (Chen et al. 2020; L_u of OpenCon).
+
+    The other view is the positive, all others are negatives.
 
     Parameters
     ----------
-    first, second
+    first, second : Tensor
         Embeddings of two views; row i of both is the same sample.
-    temperature
+    temperature : float, default=0.5
         τ.
+
+    Returns
+    -------
+    Tensor
+        The loss.
 
     Examples
     --------
@@ -101,6 +109,11 @@ def supcon(first: Tensor, second: Tensor, labels: Tensor, temperature: float = 0
     temperature : float, default 0.1
         τ.
 
+    Returns
+    -------
+    Tensor
+        The loss.
+
     Examples
     --------
     >>> z = torch.eye(2)
@@ -129,7 +142,25 @@ def gcd(
     temperature: float = 1.0,
     temperature_labelled: float = 0.07,
 ) -> Tensor:
-    """Generalised category discovery (Vaze et al. 2022): ``(1−b)·InfoNCE over all + b·SupCon over the labelled``.
+    """Mix ``(1−b)·InfoNCE over all + b·SupCon over the labelled`` (generalised category discovery, Vaze et al. 2022).
+
+    Parameters
+    ----------
+    first, second : Tensor of shape (n, d)
+        Embeddings of two views.
+    labels : Tensor of shape (n,)
+        The known class of each row, -1 where unlabelled.
+    balance : float, default=0.35
+        b.
+    temperature : float, default=1.0
+        Temperature of InfoNCE.
+    temperature_labelled : float, default=0.07
+        Temperature of SupCon.
+
+    Returns
+    -------
+    Tensor
+        The loss.
 
     Examples
     --------

@@ -26,7 +26,19 @@ __all__ = [
 
 @in_full_precision
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy over the rows that have a label; 0 when none has.
+    """Compute the mean cross-entropy over the rows that have a label; 0 when none has.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        One row per input.
+    labels : Tensor of shape (n,)
+        Classes, -1 where unlabelled.
+
+    Returns
+    -------
+    Tensor
+        The loss.
 
     Examples
     --------
@@ -39,19 +51,24 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 @in_full_precision
 def orca_margin(cosines: Tensor, labels: Tensor, uncertainty: float, scale: float = 10.0) -> Tensor:
-    """Cross-entropy with an adaptive margin (ORCA, Cao et al. 2022): the true class is helped by the uncertainty.
+    """Compute cross-entropy in which the uncertainty helps the true class (adaptive margin of ORCA, Cao et al. 2022).
 
     ``−log e^{s(c_y + u)} / (e^{s(c_y + u)} + Σ_{j≠y} e^{s c_j})``: while unlabelled rows are predicted unsurely,
     known classes are learned more slowly, so that novel ones can follow.
 
     Parameters
     ----------
-    cosines, labels
+    cosines, labels : Tensor
         Rows × classes; the class of each row, -1 where unlabelled.
-    uncertainty
+    uncertainty : float
         u: 1 − the mean largest probability on unlabelled rows, at most .5.
-    scale
-        s.
+    scale : float, default=10.0
+        s, the factor of cosines.
+
+    Returns
+    -------
+    Tensor
+        The loss.
 
     Examples
     --------
@@ -65,10 +82,22 @@ def orca_margin(cosines: Tensor, labels: Tensor, uncertainty: float, scale: floa
 
 
 def nearest_partners(features: Tensor, labels: Tensor) -> Tensor:
-    """For each row the row it should agree with: one of its class if labelled, else its nearest (ORCA).
+    """Find the row that each row should agree with: one of its class if labelled, else its nearest (ORCA).
 
     A labelled row takes the next row of its class in the batch, itself when it is alone; an unlabelled row the most
     similar other row.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        One row per input.
+    labels : Tensor of shape (n,)
+        Classes, -1 where unlabelled.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        Row numbers.
 
     Examples
     --------
@@ -90,7 +119,19 @@ def nearest_partners(features: Tensor, labels: Tensor) -> Tensor:
 
 @in_full_precision
 def orca_pairs(probabilities: Tensor, other_probabilities: Tensor, partners: Tensor) -> Tensor:
-    """``−mean log(p_i · p'_j)`` over rows i and their partners j in the other view: binary cross-entropy to 1.
+    """Compute ``−mean log(p_i · p'_j)`` over rows i and their partners j in the other view.
+
+    Parameters
+    ----------
+    probabilities, other_probabilities : Tensor of shape (n, c)
+        Predictions of both views.
+    partners : Tensor of shape (n,)
+        Row numbers.
+
+    Returns
+    -------
+    Tensor
+        The loss.
 
     Examples
     --------
@@ -106,7 +147,17 @@ def orca_pairs(probabilities: Tensor, other_probabilities: Tensor, partners: Ten
 
 @in_full_precision
 def mean_entropy(probabilities: Tensor) -> Tensor:
-    """Entropy of the mean prediction; ORCA maximises it so that no class takes all.
+    """Compute the entropy of the mean prediction; ORCA maximises it so that no class takes all.
+
+    Parameters
+    ----------
+    probabilities : Tensor of shape (n, c)
+        One row per input.
+
+    Returns
+    -------
+    Tensor
+        The entropy.
 
     Examples
     --------
@@ -126,11 +177,11 @@ def sinkhorn(logits: Tensor, epsilon: float = 0.05, iterations: int = 3, prior: 
 
     Parameters
     ----------
-    logits
+    logits : Tensor
         Rows × classes; for cosines ε = .05 is usual.
-    epsilon, iterations
+    epsilon, iterations : float and int, default=0.05 and 3
         How sharp; how often columns and rows are rescaled.
-    prior
+    prior : Tensor or None, default=None
         The share of each class, even when absent.
 
     Returns
@@ -165,21 +216,26 @@ def uno(
     epsilon: float = 0.05,
     iterations: int = 3,
 ) -> Tensor:
-    """Swapped prediction (UNO, Fini et al. 2021): each view predicts the other's balanced assignment, or the label.
+    """Compute UNO's loss (Fini et al. 2021): each view predicts the other's balanced assignment, or the label.
 
     UNO assigns unlabelled rows to novel classes only, for it knows that all are novel. Here they may be of any
     class, so they are balanced over all.
 
     Parameters
     ----------
-    first, second
+    first, second : Tensor
         Cosines of two views with all class vectors, rows × classes.
-    labels
+    labels : Tensor
         The known class of each row, -1 where unlabelled.
-    temperature
-        Of the predictions.
-    epsilon, iterations
-        Of `sinkhorn`.
+    temperature : float, default=0.1
+        Temperature of the predictions.
+    epsilon, iterations : float and int, default=0.05 and 3
+        Parameters of `sinkhorn`.
+
+    Returns
+    -------
+    Tensor
+        The loss.
 
     Examples
     --------
@@ -201,6 +257,18 @@ def uno(
 def rank_statistics(features: Tensor, top: int = 5) -> Tensor:
     """Tell whether two rows have the same `top` largest features, in any order (AutoNovel, Han et al. 2020).
 
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        One row per input.
+    top : int, default=5
+        How many features are compared.
+
+    Returns
+    -------
+    Tensor of bool of shape (n, n)
+        Whether two rows agree.
+
     Examples
     --------
     >>> rows = torch.tensor([[5.0, 4.0, 0.0], [4.0, 5.0, 1.0], [0.0, 1.0, 9.0]])
@@ -218,7 +286,19 @@ def rank_statistics(features: Tensor, top: int = 5) -> Tensor:
 
 @in_full_precision
 def autonovel_pairs(probabilities: Tensor, other_probabilities: Tensor, same: Tensor) -> Tensor:
-    """Binary cross-entropy of ``p_i · p'_j`` against whether rows i and j are taken for one class.
+    """Compute the binary cross-entropy of ``p_i · p'_j`` against whether rows i and j are taken for one class.
+
+    Parameters
+    ----------
+    probabilities, other_probabilities : Tensor of shape (n, c)
+        Predictions of both views.
+    same : Tensor of bool of shape (n, n)
+        Whether two rows are taken for one class.
+
+    Returns
+    -------
+    Tensor
+        The loss.
 
     Examples
     --------
@@ -234,17 +314,22 @@ def autonovel_pairs(probabilities: Tensor, other_probabilities: Tensor, same: Te
 
 @in_full_precision
 def deconf_logits(features: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
-    """DeConf-C (GODIN, Hsu et al. 2020): cosines ``h_i`` with class vectors divided by a learned ``g(x)`` in (0, 1).
+    """Divide cosines with class vectors by a learned ``g(x)`` in (0, 1) (DeConf-C of GODIN, Hsu et al. 2020).
 
     Training is plain cross-entropy on these logits; at test time ``max_i h_i`` or ``g`` alone tells known from
     unknown.
 
     Parameters
     ----------
-    features, weight
+    features, weight : Tensor
         Rows × d and classes × d.
-    gate
+    gate : Tensor
         One number per row, after batch normalisation, before the sigmoid.
+
+    Returns
+    -------
+    Tensor of shape (n, c)
+        The logits.
 
     Examples
     --------

@@ -18,6 +18,16 @@ def in_full_precision(loss: Loss) -> Loss:
     """Run a loss outside of autocast, with its half-precision tensors as float32.
 
     A similarity divided by a temperature of .01 is 100, its exponential past float16; float64 stays float64.
+
+    Parameters
+    ----------
+    loss : callable
+        A loss of tensors.
+
+    Returns
+    -------
+    callable
+        The same in float32 or wider.
     """
 
     @wraps(loss)
@@ -42,6 +52,18 @@ def nothing(*tensors: Tensor) -> Tensor:
 def mean_where(values: Tensor, kept: Tensor) -> Tensor:
     """Average the values that are kept; a differentiable 0 when none is.
 
+    Parameters
+    ----------
+    values : Tensor
+        The values.
+    kept : Tensor of bool
+        Which count.
+
+    Returns
+    -------
+    Tensor
+        The mean.
+
     Examples
     --------
     >>> mean_where(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([True, True, False]))
@@ -51,7 +73,20 @@ def mean_where(values: Tensor, kept: Tensor) -> Tensor:
 
 
 def check_views(first: Tensor, second: Tensor, labels: Tensor | None = None) -> None:
-    """Two views have the same shape, rows × columns, and as many rows as there are labels."""
+    """Check that two views have the same shape, rows × columns, and as many rows as there are labels.
+
+    Parameters
+    ----------
+    first, second : Tensor
+        Embeddings of two views.
+    labels : Tensor or None, default=None
+        One per row.
+
+    Raises
+    ------
+    InputError
+        Otherwise.
+    """
     if first.ndim != 2 or first.shape != second.shape:
         raise InputError(
             f"views of shape {tuple(first.shape)} and {tuple(second.shape)}: two equal matrices are needed"
@@ -61,6 +96,17 @@ def check_views(first: Tensor, second: Tensor, labels: Tensor | None = None) -> 
 
 
 def check_temperature(temperature: float) -> None:
-    """Refuse a temperature that is not above 0: it divides similarities."""
+    """Check that a temperature is above 0: it divides similarities.
+
+    Parameters
+    ----------
+    temperature : float
+        The temperature.
+
+    Raises
+    ------
+    InputError
+        Otherwise.
+    """
     if not temperature > 0:
         raise InputError(f"temperature={temperature}: it divides similarities and must be above 0")

@@ -49,6 +49,11 @@ def opencon(
     known_too : bool, default False
         Use L_known (appendix B.3.4, eq. B.34) for L_l: unlabelled rows taken for known join the labelled ones.
 
+    Returns
+    -------
+    OpenConParts
+        L_n, L_l and L_u.
+
     Examples
     --------
     >>> z = torch.eye(4)
@@ -68,7 +73,21 @@ def opencon(
 
 @in_full_precision
 def prototype_probabilities(embeddings: Tensor, prototypes: Tensor, temperature: float = 0.1) -> Tensor:
-    """Softmax over the cosines with prototypes.
+    """Compute the softmax over the cosines with prototypes.
+
+    Parameters
+    ----------
+    embeddings : Tensor of shape (n, d)
+        Rows of any length.
+    prototypes : Tensor of shape (c, d)
+        One per class.
+    temperature : float, default=0.1
+        The divisor of cosines.
+
+    Returns
+    -------
+    Tensor of shape (n, c)
+        Probabilities.
 
     Examples
     --------
@@ -81,17 +100,22 @@ def prototype_probabilities(embeddings: Tensor, prototypes: Tensor, temperature:
 
 @in_full_precision
 def prior_divergence(probabilities: Tensor, prior: Tensor) -> Tensor:
-    """``KL(p̄ ‖ prior)``: how far the mean prediction of a batch is from the classes' shares.
+    """Compute ``KL(p̄ ‖ prior)``, how far the mean prediction of a batch is from the classes' shares.
 
     The authors take the shares from the true labels. Here the caller estimates them: labelled counts for known
     classes, an even split of the rest for novel ones.
 
     Parameters
     ----------
-    probabilities
+    probabilities : Tensor
         Rows × classes.
-    prior
+    prior : Tensor
         One share per class, summing to 1.
+
+    Returns
+    -------
+    Tensor
+        The divergence.
 
     Examples
     --------

@@ -36,6 +36,18 @@ class SpectralTerms(NamedTuple):
 def clip_norm(embeddings: Tensor, largest: float = 1.0) -> Tensor:
     """Shorten rows longer than ``sqrt(largest)`` to it, as the authors' code does instead of normalising.
 
+    Parameters
+    ----------
+    embeddings : Tensor of shape (n, d)
+        Rows of any length.
+    largest : float, default=1.0
+        The largest squared length.
+
+    Returns
+    -------
+    Tensor of shape (n, d)
+        The clipped rows.
+
     Examples
     --------
     >>> clip_norm(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
@@ -56,24 +68,29 @@ def spectral_terms(
     shares: Tensor | None = None,
     estimator: Estimator = "unbiased",
 ) -> SpectralTerms:
-    """Estimates of the five terms from one batch of two views.
+    """Estimate the five terms of the spectral losses from one batch of two views.
 
     Parameters
     ----------
-    first, second
+    first, second : Tensor
         Embeddings of two views, not normalised; row i of both is the same sample.
-    labels
+    labels : Tensor
         The known class of each row, -1 where unlabelled.
-    setting
+    setting : Setting, default="sorl"
         In ``"sorl"`` (section 7.3.1, eq. 7.2) every row counts as unlabelled too, in ``"nscl"`` (section 6.3.1, eq.
         6.1) only those without label.
-    shares
+    shares : Tensor or None, default=None
         The share of each known class among the labelled samples of the whole set. With them every term is
         unbiased, whatever classes the batch happens to hold. Without, counts in the batch stand in, and a class
         with a single row attracts its two views.
-    estimator
+    estimator : Estimator, default="unbiased"
         ``"authors"`` sums over pairs as the released code does: a row with itself counts in term 1, and is
         dropped without rescaling in term 3.
+
+    Returns
+    -------
+    SpectralTerms
+        L₁ to L₅.
 
     Examples
     --------
@@ -126,7 +143,17 @@ def spectral_terms(
 
 
 def scl(first: Tensor, second: Tensor) -> Tensor:
-    """Spectral contrastive loss without labels (HaoChen et al. 2021): ``−2 E[f·f⁺] + E[(f·f⁻)²]``.
+    """Compute the spectral contrastive loss without labels (HaoChen et al. 2021): ``−2 E[f·f⁺] + E[(f·f⁻)²]``.
+
+    Parameters
+    ----------
+    first, second : Tensor of shape (n, d)
+        Embeddings of two views, not normalised.
+
+    Returns
+    -------
+    Tensor
+        The loss.
 
     Examples
     --------
@@ -150,16 +177,21 @@ def nscl(
     estimator: Estimator = "unbiased",
     factors: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> Tensor:
-    """NCD spectral contrastive loss, thesis, section 6.3.2, eq. 6.4: ``−2αL₁ − 2βL₂ + α²L₃ + 2αβL₄ + β²L₅``.
+    """Compute NSCL's loss ``−2αL₁ − 2βL₂ + α²L₃ + 2αβL₄ + β²L₅`` (thesis, chapter 6, section 6.3.2, eq. 6.4).
 
     Parameters
     ----------
-    first, second, labels, shares, estimator
+    first, second, labels, shares, estimator : Tensor, Tensor or None and Estimator
         As in `spectral_terms`.
-    alpha, beta
+    alpha, beta : float, default=1.0
         Weights of the labelled and of the unlabelled part.
-    factors
+    factors : tuple of 3 float, default=(1.0, 1.0, 1.0)
         Extra factors on L₃, L₄, L₅; the released code has (1, 2, 1), for it counts the mixed pairs twice.
+
+    Returns
+    -------
+    Tensor
+        The loss.
 
     Examples
     --------
@@ -182,19 +214,24 @@ def sorl(
     estimator: Estimator = "unbiased",
     factors: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> Tensor:
-    """Spectral open-world loss, thesis, section 7.3.2, theorem 7.1, with η_l on the labelled terms as its definition
-    (section 7.3.1, eq. 7.2) has it.
+    """Compute SORL's loss (thesis, chapter 7, section 7.3.2, theorem 7.1).
 
-    The theorem prints η_u there; only this way the loss equals ``‖Ȧ − F Fᵀ‖²`` up to a constant.
+    η_l stands on the labelled terms, as the definition (section 7.3.1, eq. 7.2) has it. The theorem prints η_u there;
+    only this way the loss equals ``‖Ȧ − F Fᵀ‖²`` up to a constant.
 
     Parameters
     ----------
-    first, second, labels, shares, estimator
+    first, second, labels, shares, estimator : Tensor, Tensor or None and Estimator
         As in `spectral_terms`.
-    eta_l, eta_u
+    eta_l, eta_u : float, default=0.5 and 1.0
         Weights of the labelled and of the unlabelled part.
-    factors
+    factors : tuple of 3 float, default=(1.0, 1.0, 1.0)
         Extra factors on the three repelling terms; the released code has (3, 2, 2) for CIFAR-100.
+
+    Returns
+    -------
+    Tensor
+        The loss.
 
     Examples
     --------

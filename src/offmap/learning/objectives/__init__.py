@@ -16,7 +16,17 @@ __all__ = [
 
 
 def objective(name: str) -> type[Objective]:
-    """Return the objective of this name.
+    """Look up an objective by its name.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"opencon"``.
+
+    Returns
+    -------
+    type
+        A subclass of `Objective`.
 
     Examples
     --------

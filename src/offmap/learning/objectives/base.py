@@ -21,13 +21,13 @@ class Task:
 
     Parameters
     ----------
-    width
+    width : int
         Columns of the encoder's features.
-    n_classes, n_known
+    n_classes, n_known : int
         Classes in all, and those that have labels; known classes come first.
-    known_shares
+    known_shares : tuple of float
         The share of each known class among labelled rows.
-    labelled_share
+    labelled_share : float
         The share of labelled rows among all.
     """
 
@@ -78,20 +78,68 @@ class Objective(nn.Module):
 
     @staticmethod
     def projection_head(width: int, columns: int, seed: int = 0) -> nn.Module:
-        """Make what stands between encoder and loss: two layers with a ReLU between; nothing when `columns` is 0."""
+        """Make the module between encoder and loss: two layers with a ReLU between; nothing when `columns` is 0.
+
+        Parameters
+        ----------
+        width : int
+            Width of the features.
+        columns : int
+            Width of the embeddings.
+        seed : int, default=0
+            Seed of the initial weights.
+
+        Returns
+        -------
+        nn.Module
+            The head.
+        """
         from offmap.models.heads import MLP
 
         return MLP([width, width, columns], seed=seed) if columns else nn.Identity()
 
     def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
-        """Look at the first features of all rows: `labels` -1 where unlabelled, `centres` of a first grouping."""
+        """Read the first features of all rows, before training.
+
+        Parameters
+        ----------
+        features : Tensor of shape (n, d)
+            Features of all rows.
+        labels : Tensor of shape (n,)
+            Known classes, -1 where unlabelled.
+        centres : Tensor of shape (k, d)
+            Centres of a first grouping.
+        """
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
-        """Return the weighted parts of the loss; their sum is minimised."""
+        """Return the weighted parts of the loss; their sum is minimised.
+
+        Parameters
+        ----------
+        first, second : Tensor
+            Embeddings of two views.
+        labels : Tensor of shape (n,)
+            Known classes, -1 where unlabelled.
+        moment : TrainingProgress
+            How far training is.
+
+        Returns
+        -------
+        dict of str to Tensor
+            The weighted parts of the loss.
+        """
         raise NotImplementedError
 
     def after_step(self, first: Tensor, second: Tensor, labels: Tensor) -> None:
-        """Change what changes without a gradient, given the features of this step."""
+        """Change what changes without a gradient, given the features of a step.
+
+        Parameters
+        ----------
+        first, second : Tensor
+            Embeddings of two views.
+        labels : Tensor of shape (n,)
+            Known classes, -1 where unlabelled.
+        """
 
     def classifier(self) -> tuple[Tensor, Tensor] | None:
         """Return weights and biases over all classes for features of length 1; without any, k-means finds them."""
@@ -121,7 +169,18 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
 
 
 def register(kind: type[Objective]) -> type[Objective]:
-    """Make an objective known by its name; a decorator, also for your own."""
+    """Make an objective known by its name; a decorator, also for your own.
+
+    Parameters
+    ----------
+    kind : type
+        A subclass of `Objective` with a `name`.
+
+    Returns
+    -------
+    type
+        The class itself.
+    """
     return OBJECTIVES.register(kind.name)(kind)
 
 
