@@ -116,7 +116,8 @@ def scoring(method: str, at_least: float) -> dict[str, Any]:
 
 def mapped() -> dict[str, Any]:
     """Anonymous memory above the baseline while fitting on 2 GB of activations mapped from disk."""
-    from offmap.activations import Activations, Head, array_file, write_meta
+    from offmap.activation_files import array_file, write_meta
+    from offmap.activations import Activations, Head
 
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as scratch:
@@ -127,7 +128,7 @@ def mapped() -> dict[str, Any]:
             features[start : start + 8192] = np.maximum(rng.standard_normal((8192, WIDTH), np.float32), 0)
         np.save(folder / array_file("labels"), np.arange(MAPPED_ROWS) % CLASSES)
         head = Head(rng.standard_normal((CLASSES, WIDTH), np.float32))
-        write_meta(folder, {"features": MAPPED_ROWS, "labels": MAPPED_ROWS}, head)
+        write_meta(folder, {"features": MAPPED_ROWS, "labels": MAPPED_ROWS}, head.arrays())
         assert len(Activations.open(folder)) == MAPPED_ROWS
         peaks = {}
         for method in MAPPED:

@@ -1,8 +1,9 @@
 """The service under load: throughput against direct calls of the network, latency, and minutes of mixed requests.
 
-``python benchmarks/serve.py`` measures throughput and writes ``results/serve.json``; ``--soak 10`` sends mixed requests
-for ten minutes and writes ``results/serve-soak.json``. The server is a real ``offmap serve`` on loopback; the
-clients are another process, so set ``OMP_NUM_THREADS`` to leave them a core.
+``python benchmarks/serve.py`` measures throughput and writes ``results/serve.json``; ``--soak 60`` sends mixed requests
+for an hour and writes ``results/serve-soak.json``; ``--learning 3`` measures latency while the service learns, in three
+turns with as long a time without after each, and writes ``results/serve-learning.json``. The server is a real
+``offmap serve`` on loopback; the clients are another process, so set ``OMP_NUM_THREADS`` to leave them a core.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def npy(array: Any) -> bytes:
 @contextlib.contextmanager
 def serving(folder: Path, *words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A server of the guard in a folder, and its address."""
-    settings = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": str(HERE)} | environment
+    paths = [str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    settings = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": os.pathsep.join(paths)} | environment
     command = [sys.executable, "-m", "offmap.cli", "serve", str(folder / "guard.offmap"), "--port", "0"]
     log = folder / "server.log"
     with log.open("w") as stream:
@@ -339,11 +341,124 @@ def soak(minutes: float) -> dict[str, Any]:
         }
 
 
+MODEL = "from offmap.models.cnn import CNN\n\n\ndef make():\n    return CNN(6, width=24)\n"
+PAUSE = 0.01  # between requests, as of a client that is not in a hurry
+
+
+def write_digits(folder: Path) -> Any:
+    """Write what the server of a network that knows six digits reads; return a stream with the other four."""
+    from offmap.openworld.simulation import digits_world
+    from safetensors.torch import save_file
+
+    world = digits_world(known=6, rounds=1, seed=0, epochs=8)
+    state, known = world.state, world.state.known
+    assert state.network is not None
+    assert state.network.model is not None
+    (folder / "digitsnet.py").write_text(MODEL)
+    save_file(state.network.model.state_dict(), folder / "net.safetensors")
+    state.detector.save(folder / "guard.offmap")
+    np.savez(folder / "known.npz", inputs=known.train.inputs, labels=known.train.labels)
+    return world.streams[0].inputs
+
+
+def wait_for_task(client: Client) -> dict[str, Any]:
+    """Wait until nothing runs in the background."""
+    while True:
+        _, view = client("GET", "/v1/triage")
+        if not view["job"]["running"]:
+            assert view["job"]["error"] is None, view["job"]
+            return dict(view)
+        time.sleep(0.1)
+
+
+def is_learning(client: Client) -> bool:
+    _, view = client("GET", "/v1/triage")
+    return bool(view["job"]["running"])
+
+
+def learning(turns: int) -> dict[str, Any]:
+    """Latency of single inputs while the service learns, over that without, turn by turn in one run."""
+    js = {"content-type": "application/json"}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        stream = write_digits(folder)
+        words = (
+            "--model",
+            "digitsnet:make",
+            "--weights",
+            "net.safetensors",
+            "--store",
+            "store",
+            "--known",
+            "known.npz",
+        )
+        with serving(folder, *words, "--learner", "finetune", "--max-forgetting", "1") as (_, url):
+            client, other = Client(url), Client(url)
+            for start in range(0, len(stream), 64):
+                assert client("POST", "/v1/score", npy(stream[start : start + 64]), NPY)[0] == 200
+            client("POST", "/v1/triage/group", b"{}", js)
+            board = wait_for_task(client)["board"]
+            for number, group in enumerate(board["groups"]):
+                body = {"board": board["number"], "action": "name", "group": group["id"], "name": f"new {number}"}
+                assert client("POST", "/v1/triage/act", json.dumps(body).encode(), js)[0] == 200
+            bodies = [npy(stream[k : k + 1]) for k in range(64)]
+            taken: dict[str, list[list[float]]] = {"without": [], "while learning": []}
+            seconds = []
+
+            def send(until: Callable[[], bool]) -> list[float]:
+                found: list[float] = []
+                while not until():
+                    for _ in range(25):
+                        began = time.perf_counter()
+                        status, _ = client("POST", "/v1/score", bodies[len(found) % 64], NPY)
+                        found.append(time.perf_counter() - began)
+                        assert status == 200
+                        time.sleep(PAUSE)
+                return found
+
+            for _ in range(turns):
+                order = json.dumps({"board": board["number"]}).encode()
+                assert other("POST", "/v1/triage/learn", order, js)[0] == 200
+                began = time.monotonic()
+                busy = send(lambda: not is_learning(other))
+                lasted = time.monotonic() - began
+                wait_for_task(other)
+                end = time.monotonic() + lasted
+                taken["without"].append(send(lambda end=end: time.monotonic() > end or is_learning(other)))
+                taken["while learning"].append(busy)
+                seconds.append(lasted)
+            client.close()
+            other.close()
+        joined = {name: [one for turn in parts for one in turn] for name, parts in taken.items()}
+        p99 = {name: float(np.percentile(all_, 99)) for name, all_ in joined.items()}
+        p50 = {name: float(np.percentile(all_, 50)) for name, all_ in joined.items()}
+        return {
+            "what": "single inputs to a small CNN on digits, one client; it is fine-tuned in a process of its own",
+            "cores": os.cpu_count(),
+            "load_average": os.getloadavg(),
+            "threads": THREADS,
+            "turns": turns,
+            "seconds_of_learning": seconds,
+            "versions": versions(),
+            "requests": {name: len(all_) for name, all_ in joined.items()},
+            "p50_seconds": p50,
+            "p99_seconds": p99,
+            "p50_while_learning_over_without": p50["while learning"] / p50["without"],
+            "p99_while_learning_over_without": p99["while learning"] / p99["without"],
+        }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--soak", type=float, metavar="MINUTES")
+    parser.add_argument("--learning", type=int, metavar="TURNS")
     chosen = parser.parse_args()
-    name, found = ("serve", throughput()) if chosen.soak is None else ("serve-soak", soak(chosen.soak))
+    if chosen.learning is not None:
+        name, found = "serve-learning", learning(chosen.learning)
+    elif chosen.soak is not None:
+        name, found = "serve-soak", soak(chosen.soak)
+    else:
+        name, found = "serve", throughput()
     (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     print(json.dumps(found, indent=1, ensure_ascii=False))
 

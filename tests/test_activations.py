@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 
 import offmap
 from offmap import Activations, Head
-from offmap.activations import array_file
+from offmap.activation_files import array_file
 from offmap.errors import InputError, MissingError, StoreError
 
 
@@ -225,3 +228,104 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
         Activations.open(folder)
     with pytest.raises(StoreError, match="no finished activations"):
         Activations.open(tmp_path / "absent")
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    """The kernel refuses to let files grow beyond a limit, as a full disk does; a mapped file would end by a signal."""
+    done = run(
+        """
+        import resource, sys
+        import numpy as np
+        from offmap import Activations
+        from offmap.errors import StoreError
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        try:
+            Activations(np.ones((10_000, 8)), labels=np.zeros(10_000)).save(sys.argv[1])
+        except StoreError as error:
+            print(error)
+        """,
+        str(tmp_path / "acts"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "could not be written (File too large); nothing was left behind" in done.stdout
+    assert list((tmp_path / "acts").iterdir()) == []
+
+
+@pytest.mark.parametrize("use", ["acts.features.sum()", "acts.labels.sum()", "acts[5:9]", "list(acts.blocks())"])
+def test_a_file_cut_short_after_opening_is_an_error(tmp_path: Path, use: str) -> None:
+    Activations(np.ones((100_000, 4)), labels=np.zeros(100_000, np.int64)).save(tmp_path / "acts")
+    done = run(
+        f"""
+        import os, sys
+        from offmap import Activations
+        from offmap.errors import StoreError
+        acts = Activations.open(sys.argv[1])
+        for name in ("features.npy", "labels.npy"):
+            os.truncate(sys.argv[1] + "/" + name, 1000)
+        try:
+            {use}
+        except StoreError as error:
+            print(error)
+        """,
+        str(tmp_path / "acts"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "was cut short after it was opened, to 1000 bytes" in done.stdout
+
+
+def test_changed_bytes_are_found_when_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "acts"
+    Activations(np.ones((4000, 64), np.float32), labels=np.zeros(4000, np.int64)).save(folder)
+    file = folder / "features.npy"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match="checksum does not match"):
+        Activations.open(folder)
+    assert len(Activations.open(folder, verify=False)) == 4000
+    # as a huge folder is: many blocks, of which a few are read
+    monkeypatch.setattr("offmap.activation_files.BLOCK_BYTES", 4096)
+    monkeypatch.setattr("offmap.activation_files.CHECKED_WHOLE", 1000)
+    acts = Activations(np.ones((4000, 64), np.float32))
+    acts.save(tmp_path / "huge")
+    file = tmp_path / "huge" / "features.npy"
+    whole = file.read_bytes()
+    assert len(json.loads((tmp_path / "huge" / "activations.json").read_text())["checksums"]["features"]) == 251
+    for place in (200, len(whole) - 1):
+        file.write_bytes(whole[:place] + b"\x07" + whole[place + 1 :])
+        with pytest.raises(StoreError, match="checksum does not match"):
+            Activations.open(tmp_path / "huge")
+    file.write_bytes(whole[:5000] + b"\x07" + whole[5001:])
+    assert len(Activations.open(tmp_path / "huge")) == 4000, "a block that is not read"
+    with pytest.raises(StoreError, match="checksum does not match"):
+        Activations.open(tmp_path / "huge", verify=True)
+
+
+def test_folders_without_checksums_still_open(tmp_path: Path) -> None:
+    some().save(tmp_path / "acts")
+    file = tmp_path / "acts" / "activations.json"
+    meta = json.loads(file.read_text())
+    for wrong in ("text", {"features": 3}, {"features": [1]}):
+        file.write_text(json.dumps(meta | {"checksums": wrong}))
+        with pytest.raises(StoreError):
+            Activations.open(tmp_path / "acts")
+    del meta["checksums"]
+    file.write_text(json.dumps(meta))
+    assert len(Activations.open(tmp_path / "acts")) == 20
+
+
+def test_tensors_that_numpy_does_not_know() -> None:
+    rows = torch.tensor([[0.5, 1.0], [2.0, 0.0]])
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        assert np.array_equal(Activations(rows.to(dtype)).features, rows)
+    for sparse in (rows.to_sparse(), rows.to_sparse_csr()):
+        with pytest.raises(InputError, match=r"pass its to_dense\(\)"):
+            Head(sparse)
+    with pytest.raises(InputError, match="holds no numbers"):
+        Activations(torch.empty(2, 2, device="meta"))

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save as plain_safetensors
+from safetensors.torch import save_file as save_tensors
 
 from offmap import store
 from offmap.errors import StoreError
@@ -197,3 +199,24 @@ def test_permissions_follow_the_umask(tmp_path: Path) -> None:
         str(tmp_path / "a"),
     )
     assert done.stdout.strip() == "0o640", done.stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_numbers_that_numpy_does_not_know_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    header = json.dumps({"format": 1, "kind": "example", "config": {}, "sha256": ""})
+    save_tensors({"x": torch.ones(2).to(dtype)}, tmp_path / "a", metadata={"offmap": header})
+    with pytest.raises(StoreError, match="x holds numbers of type"):
+        store.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize("depth", [300, 990, 5000, 200_000])
+def test_a_deeply_nested_description_is_refused(tmp_path: Path, depth: int) -> None:
+    text = '{"format": 1, "kind": "example", "sha256": "", "config": {"a": ' + "[" * depth + "]" * depth + "}}"
+    (tmp_path / "a").write_bytes(plain_safetensors({"x": np.ones(2)}, metadata={"offmap": text}))
+    with pytest.raises(StoreError):
+        store.load(tmp_path / "a")
+    for config in ("[]", "3", "null"):
+        text = '{"format": 1, "kind": "example", "sha256": "", "config": ' + config + "}"
+        (tmp_path / "a").write_bytes(plain_safetensors({"x": np.ones(2)}, metadata={"offmap": text}))
+        with pytest.raises(StoreError, match="not one that offmap wrote"):
+            store.load(tmp_path / "a")

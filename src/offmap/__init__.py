@@ -26,7 +26,8 @@ _HOMES = {
     "scope": "offmap.deploy",
 }
 _PACKAGES = (
-    "activations", "bench", "cli", "data", "deploy", "detection", "discovery", "errors", "extra_passes", "graph",
+    "activation_files", "activations", "bench", "cli", "data", "deploy", "detection", "discovery", "errors",
+    "extra_passes", "graph",
     "learning", "metrics", "models", "neighbors", "network", "openworld", "plots", "registry", "report", "sampling",
     "scale", "service", "sklearn", "store", "text", "theory",
 )  # fmt: skip

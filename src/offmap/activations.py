@@ -5,9 +5,7 @@ Every detector, metric, plot and diagnostic starts from `Activations`; the netwo
 
 from __future__ import annotations
 
-import json
 import os
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from offmap import store
-from offmap.errors import InputError, MissingError, StoreError
+from offmap.activation_files import HEAD, check_mapped, map_arrays, read_meta, write_folder
+from offmap.errors import InputError, MissingError
 from offmap.typing import Array
 
-FORMAT = 1
-META = "activations.json"
 BLOCK_BYTES = 16 * 2**20
 
 
@@ -61,6 +58,10 @@ class Head:
     def width(self) -> int:
         """How many features it reads."""
         return int(self.weight.shape[1])
+
+    def arrays(self) -> dict[str, Array]:
+        """Return weight and bias by name, as they are saved."""
+        return {"weight": self.weight, "bias": self.bias}
 
     def __call__(self, features: Array) -> Array:
         """Return the logits of these features."""
@@ -108,7 +109,7 @@ class Activations:
         self._features = None if features is None else _matrix(features, "features")
         self._logits = None if logits is None else _matrix(logits, "logits")
         self.head = head
-        self.labels = None if labels is None else _labels(labels)
+        self._labels = None if labels is None else _as_labels(labels)
         self.extras: dict[str, Array] = {
             name: as_array(value, f"extras[{name!r}]") for name, value in (extras or {}).items()
         }
@@ -119,7 +120,7 @@ class Activations:
         sized: dict[str, Array | None] = {
             "features": self._features,
             "logits": self._logits,
-            "labels": self.labels,
+            "labels": self._labels,
             **{f"extras[{name!r}]": value for name, value in self.extras.items()},
         }
         for name, value in sized.items():
@@ -147,7 +148,7 @@ class Activations:
             parts.append(f"{self._features.shape[1]} features")
         if self.has_logits:
             parts.append(f"{self.n_classes} classes")
-        if self.labels is not None:
+        if self._labels is not None:
             parts.append("labels")
         return f"Activations({', '.join([*parts, *self.extras])})"
 
@@ -166,24 +167,29 @@ class Activations:
         """Penultimate features, inputs × width."""
         if self._features is None:
             raise MissingError("these activations hold logits only; pass features to Activations(features, ...)")
-        return self._features
+        return check_mapped(self._features)
 
     @property
     def given_logits(self) -> Array | None:
         """The logits as they were given; `None` when they would have to be derived from the head."""
-        return self._logits
+        return None if self._logits is None else check_mapped(self._logits)
+
+    @property
+    def labels(self) -> Array | None:
+        """Class indices from 0, one per input; `None` without labels."""
+        return None if self._labels is None else check_mapped(self._labels)
 
     @property
     def logits(self) -> Array:
         """The logits, given or computed by the head (then computed anew at each access: use blocks for large sets)."""
         if self._logits is not None:
-            return self._logits
+            return check_mapped(self._logits)
         if self.head is None or self._features is None:
             raise MissingError(
                 "these activations have neither logits nor a head to compute them; "
                 "pass logits=... or head=offmap.Head(weight, bias)"
             )
-        return self.head(self._features)
+        return self.head(check_mapped(self._features))
 
     @property
     def n_classes(self) -> int:
@@ -207,10 +213,10 @@ class Activations:
                 raise IndexError(f"input {index} of {len(self)}")
             index = slice(where, where + 1)
         part = object.__new__(Activations)
-        part._features = None if self._features is None else self._features[index]
-        part._logits = None if self._logits is None else self._logits[index]
-        part.labels = None if self.labels is None else self.labels[index]
-        part.extras = {name: value[index] for name, value in self.extras.items()}
+        part._features = None if self._features is None else check_mapped(self._features)[index]
+        part._logits = None if self._logits is None else check_mapped(self._logits)[index]
+        part._labels = None if self._labels is None else check_mapped(self._labels)[index]
+        part.extras = {name: check_mapped(value)[index] for name, value in self.extras.items()}
         part.head = self.head
         return part
 
@@ -231,7 +237,7 @@ class Activations:
         return int(np.clip(BLOCK_BYTES // (4 * max(width, 1)), 64, 16384))
 
     def save(self, folder: str | os.PathLike[str], dtype: str | None = None) -> None:
-        """Write a folder that `Activations.open` maps into memory.
+        """Write a folder that `Activations.open` maps into memory, with a checksum of every block.
 
         Parameters
         ----------
@@ -239,113 +245,47 @@ class Activations:
             Made when it does not exist; one that already holds activations is refused.
         dtype : str or None, default=None
             ``"float32"`` or ``"float16"`` for features, logits and extras; as they are when absent.
+
+        Raises
+        ------
+        StoreError
+            If the folder holds activations already, or cannot be written: the files of this call are removed then.
         """
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        if (target / META).exists():
-            raise StoreError(f"{target}: already holds activations; choose another folder or remove it")
-        for name, array in self._arrays().items():
-            kept = array.dtype if dtype is None or name == "labels" else check_dtype(dtype)
-            out = np.lib.format.open_memmap(target / array_file(name), mode="w+", dtype=kept, shape=array.shape)
-            for start in range(0, len(array), 4096):
-                out[start : start + 4096] = _fitting(array[start : start + 4096], kept, name)
-            out.flush()
-        write_meta(target, {name: len(self) for name in self._arrays()}, self.head)
+        write_folder(Path(folder), self._arrays(), dtype, None if self.head is None else self.head.arrays())
 
     def _arrays(self) -> dict[str, Array]:
-        arrays = {"features": self._features, "logits": self._logits, "labels": self.labels}
+        arrays = {"features": self._features, "logits": self._logits, "labels": self._labels}
         arrays |= {f"extra.{name}": value for name, value in self.extras.items()}
-        return {name: value for name, value in arrays.items() if value is not None}
+        return {name: check_mapped(value) for name, value in arrays.items() if value is not None}
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Activations:
-        """Map a saved folder into memory; nothing is read before it is used."""
+    def open(cls, folder: str | os.PathLike[str], verify: bool | None = None) -> Activations:
+        """Map a saved folder into memory.
+
+        A file that is cut short afterwards, while it is mapped, raises `StoreError` at the next use of these
+        activations. An array taken out of them earlier is NumPy's own memory map, which cannot tell.
+
+        Parameters
+        ----------
+        folder : str or path
+            From `save`, or from `Network.extract`.
+        verify : bool or None, default=None
+            Compare the checksums of all blocks (`True`), of none (`False`), or, by default, of all in a folder of up to
+            256 MB and of the first, the last and three others of each array in a larger one. Sizes are always checked.
+
+        Raises
+        ------
+        StoreError
+            If anything is missing, cut short or altered.
+        """
         source = Path(folder)
         meta = read_meta(source)
-        arrays: dict[str, Array] = {}
-        for name, rows in meta["arrays"].items():
-            file = source / array_file(name)
-            try:
-                arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
-                raise StoreError(f"{file}: cannot be read, it may be truncated ({error})") from error
-            if len(arrays[name]) != rows:
-                raise StoreError(f"{file}: holds {len(arrays[name])} rows, {META} says {rows}")
-        head = None
-        if meta["head"]:
-            tensors = store.load(source / "head.offmap", kind="head").tensors
-            head = Head(tensors["weight"], tensors["bias"])
-        extras = {name.removeprefix("extra."): arrays[name] for name in arrays if name.startswith("extra.")}
-        return cls(arrays.get("features"), head, arrays.get("logits"), arrays.get("labels"), extras)
-
-
-def array_file(name: str) -> str:
-    """Make the file name of an array in a saved folder; extras may be named with any characters."""
-    return urllib.parse.quote(name, safe="") + ".npy"
-
-
-def write_meta(folder: Path, rows: Mapping[str, int], head: Head | None) -> None:
-    """Mark a folder of arrays as complete: the head, then the list of arrays, written last and atomically.
-
-    Parameters
-    ----------
-    folder : Path
-        With the arrays in it.
-    rows : mapping of str to int
-        Number of rows of each array.
-    head : Head or None
-        The network's last linear layer.
-    """
-    if head is not None:
-        store.save(folder / "head.offmap", "head", {}, {"weight": head.weight, "bias": head.bias})
-    meta = {"format": FORMAT, "arrays": dict(rows), "head": head is not None}
-    store.write_atomically(folder / META, json.dumps(meta, indent=1).encode())
-
-
-def read_meta(folder: Path) -> dict[str, Any]:
-    """Read the description of a saved folder.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-
-    Returns
-    -------
-    dict of str to Any
-        The description.
-    """
-    file = folder / META
-    if not file.is_file():
-        raise StoreError(
-            f"{folder}: no finished activations here; an extraction cut short is resumed by running it again"
-        )
-    try:
-        meta = json.loads(file.read_text())
-    except ValueError as error:
-        raise StoreError(f"{file}: not readable as JSON ({error})") from error
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise StoreError(f"{file}: not of format {FORMAT}, which this version of offmap reads")
-    arrays = meta.get("arrays")
-    if not isinstance(arrays, dict) or not {"features", "logits"} & arrays.keys() or "head" not in meta:
-        raise StoreError(f"{file}: does not list the arrays of activations; it was altered")
-    return meta
-
-
-def check_dtype(dtype: str) -> np.dtype[Any]:
-    """Check the dtype of arrays on disk: float32 or float16."""
-    if dtype not in ("float32", "float16"):
-        raise InputError(f"dtype={dtype!r}: activations are kept as 'float32' or 'float16'")
-    return np.dtype(dtype)
-
-
-def _fitting(block: Array, dtype: np.dtype[Any], name: str) -> Array:
-    """Return the block in another dtype; a number too large for it is refused, it would come back as infinity."""
-    with np.errstate(over="ignore"):
-        cast = block.astype(dtype, copy=False)
-    if dtype.kind == "f" and not np.isfinite(cast).all() and np.isfinite(block).all():
-        raise InputError(f"{name} up to {np.abs(block).max():.4g} do not fit {dtype}; save them as float32")
-    return cast
+        arrays = map_arrays(source, meta, verify)
+        with store.restoring("activations"):
+            tensors = store.load(source / HEAD, kind="head").tensors if meta["head"] else None
+            head = None if tensors is None else Head(tensors["weight"], tensors["bias"])
+            extras = {name.removeprefix("extra."): arrays[name] for name in arrays if name.startswith("extra.")}
+            return cls(arrays.get("features"), head, arrays.get("logits"), arrays.get("labels"), extras)
 
 
 def as_array(value: Any, name: str) -> Array:
@@ -364,14 +304,25 @@ def as_array(value: Any, name: str) -> Array:
         Not copied where possible.
     """
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+        value = _from_torch(value, name)
     try:
         array = value if isinstance(value, np.ndarray) else np.asarray(value)
     except ValueError as error:
         raise InputError(f"{name}: all inputs need equally many numbers ({error})") from error
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name}: numbers are needed, not {array.dtype}")
+    return array
+
+
+def _from_torch(tensor: Any, name: str) -> Array:
+    """A tensor's numbers; torch is not imported for that."""
+    if str(tensor.layout) != "torch.strided":
+        raise InputError(f"{name}: a tensor of the layout {tensor.layout}; pass its to_dense()")
+    if tensor.is_meta:
+        raise InputError(f"{name}: a tensor on the device 'meta' holds no numbers; load the weights first")
+    tensor = (tensor.dequantize() if tensor.is_quantized else tensor).detach().cpu()
+    too_small = str(tensor.dtype).startswith(("torch.bfloat16", "torch.float8"))  # NumPy does not know them
+    array: Array = (tensor.float() if too_small else tensor).numpy()
     return array
 
 
@@ -384,7 +335,7 @@ def _matrix(value: Any, name: str) -> Array:
     return array
 
 
-def _labels(value: Any) -> Array:
+def _as_labels(value: Any) -> Array:
     array = as_array(value, "labels")
     if array.ndim != 1:
         raise InputError(f"labels of shape {array.shape}: one class index per input is needed")

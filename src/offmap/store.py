@@ -5,11 +5,12 @@ Nothing here can run code from a file: safetensors holds plain numbers, JSON hol
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
-from offmap.errors import StoreError
+from offmap.errors import OffmapError, StoreError
 
 FORMAT = 1
 _KEY = "offmap"
+_DTYPES = {"BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "I64", "U64", "F64"}
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 
@@ -95,19 +97,110 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> Stored:
     try:
         with safe_open(file, framework="numpy") as opened:
             text = (opened.metadata() or {}).get(_KEY)
+            for name in opened.keys():  # noqa: SIM118 - not a dict
+                if (dtype := opened.get_slice(name).get_dtype()) not in _DTYPES:
+                    raise StoreError(f"{file}: {name} holds numbers of type {dtype}, which offmap does not write")
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
         header = json.loads(text) if text is not None else None
-    except (SafetensorError, ValueError, OSError) as error:
+    except StoreError:
+        raise
+    except (SafetensorError, ValueError, OSError, RecursionError) as error:
         raise StoreError(f"{file}: not a readable offmap file, it may be truncated ({error})") from error
     if not isinstance(header, dict) or {"format", "kind", "config", "sha256"} - header.keys():
         raise StoreError(f"{file}: a safetensors file, but not one that offmap wrote")
+    if not isinstance(header["kind"], str) or not isinstance(header["config"], dict):
+        raise StoreError(f"{file}: its description is not one that offmap wrote")
     if header["format"] != FORMAT:
         raise StoreError(f"{file}: format {header['format']}, this version of offmap reads format {FORMAT}")
     if kind is not None and header["kind"] != kind:
         raise StoreError(f"{file}: holds a {header['kind']}, not a {kind}")
-    if header["sha256"] != _digest(header["kind"], header["config"], tensors):
+    try:
+        digest = _digest(header["kind"], header["config"], tensors)
+    except (RecursionError, ValueError) as error:  # nested just deeply enough to be read, but not written
+        raise StoreError(f"{file}: its description cannot be read ({error})") from error
+    if header["sha256"] != digest:
         raise StoreError(f"{file}: the checksum does not match, the file was altered or damaged")
     return Stored(header["kind"], header["config"], tensors)
+
+
+@contextlib.contextmanager
+def restoring(what: str) -> Iterator[None]:
+    """Turn every error of reading a file's parts into one sentence: a checksum can be right on parts that are wrong.
+
+    Examples
+    --------
+    >>> with restoring("detector"):
+    ...     {}["spec"]
+    Traceback (most recent call last):
+    offmap.errors.StoreError: not a whole detector of this version of offmap (KeyError: 'spec')
+    """
+    try:
+        yield
+    except OffmapError:
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0][:200]
+        raise StoreError(f"not a whole {what} of this version of offmap ({type(error).__name__}: {reason})") from error
+
+
+def check_fields(what: str, values: Any, fields: Mapping[str, Any]) -> None:
+    """Check that a description has these fields, of these types, and raise `StoreError` otherwise.
+
+    Parameters
+    ----------
+    what : str
+        What is described, for the sentence.
+    values : Any
+        The description.
+    fields : mapping of str to type or union of types
+        The type of each field.
+
+    Examples
+    --------
+    >>> check_fields("detector", {"spec": 3}, {"spec": str})
+    Traceback (most recent call last):
+    offmap.errors.StoreError: not a whole detector of this version of offmap ('spec' is of type int)
+    """
+    if not isinstance(values, dict):
+        raise StoreError(f"not a whole {what} of this version of offmap (its description is {type(values).__name__})")
+    for name, kind in fields.items():
+        if name not in values:
+            raise StoreError(f"not a whole {what} of this version of offmap ({name!r} is missing)")
+        if not isinstance(values[name], kind) or (isinstance(values[name], bool) and kind is not bool):
+            found = type(values[name]).__name__
+            raise StoreError(f"not a whole {what} of this version of offmap ({name!r} is of type {found})")
+
+
+def check_arrays(what: str, tensors: Tensors, kinds: Mapping[str, tuple[str, int]], rows: tuple[str, ...] = ()) -> None:
+    """Check the arrays of a file, and raise `StoreError` when one is missing, of another type or of another shape.
+
+    Parameters
+    ----------
+    what : str
+        What they belong to, for the sentence.
+    tensors : mapping of str to array
+        The arrays.
+    kinds : mapping of str to (str, int)
+        For each name the allowed kinds of numbers (``"f"``, ``"i"``, ``"b"``, ``"u"``) and the number of dimensions.
+    rows : tuple of str
+        Names of arrays that must be equally long.
+
+    Examples
+    --------
+    >>> check_arrays("discovery", {"labels": np.zeros(3)}, {"labels": ("iu", 1)})
+    Traceback (most recent call last):
+    offmap.errors.StoreError: not a whole discovery of this version of offmap (labels is float64 in 1 dimensions)
+    """
+    for name, (kind, ndim) in kinds.items():
+        if name not in tensors:
+            raise StoreError(f"not a whole {what} of this version of offmap ({name} is missing)")
+        array = tensors[name]
+        if array.dtype.kind not in kind or array.ndim != ndim:
+            raise StoreError(
+                f"not a whole {what} of this version of offmap ({name} is {array.dtype} in {array.ndim} dimensions)"
+            )
+    if len({len(tensors[name]) for name in rows}) > 1:
+        raise StoreError(f"not a whole {what} of this version of offmap ({', '.join(rows)} differ in length)")
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:

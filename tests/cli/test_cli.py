@@ -310,3 +310,24 @@ def test_an_interrupt_exits_130_with_one_line(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == "offmap: interrupted\n"
+
+
+def test_promises_on_the_command_line(run, folder):
+    path, _ = folder
+    head = ("--head", "head.npz")
+    fit = ("fit", "known.npz", "energy", *head, "--calibrate", "val.npz", "--tpr", ".9", "--out", "guard.offmap")
+    assert run(*fit).exit_code == 0
+    plain = offmap.load(path / "guard.offmap").threshold
+    assert run(*fit, "--confidence", ".9").exit_code == 0
+    assert offmap.load(path / "guard.offmap").threshold < plain
+    assert run(*fit, "--recent", "test.npz").exit_code == 0
+    assert offmap.load(path / "guard.offmap").calibration.weights is not None
+    alone = run("fit", "known.npz", "energy", *head, "--confidence", ".9", "--out", "guard.offmap")
+    assert alone.exit_code == 1
+    assert "give --calibrate too" in alone.stderr
+    assert run(*fit).exit_code == 0
+    said = run("recalibrate", "guard.offmap", "test.npz", *head, "--window", "150", "--out", "newer.offmap", "--json")
+    assert json.loads(said.stdout) == {"guard": "newer.offmap", "confirmed": 100, "calibrated_on": 150, "tpr": 0.9}
+    streamed = run("score", "guard.offmap", "far.npz", *head, "--fdr", ".2", "--stream", "--json")
+    assert len(json.loads(streamed.stdout)["known"]) == 80
+    assert "--fdr 0.1" in run("score", "guard.offmap", "far.npz", *head, "--stream").stderr

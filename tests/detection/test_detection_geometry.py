@@ -100,3 +100,25 @@ def test_scores_of_the_mean_itself_are_numbers(known: offmap.Activations) -> Non
     mean = known.features.astype(np.float64).mean(axis=0, keepdims=True).astype(np.float32)
     for spec in ("fdbd", "nci", "pnml", "she", "gradnorm"):
         assert np.isfinite(offmap.detector(spec).fit(known).score(mean)).all(), spec
+
+
+def test_fdbd_with_many_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a thousand classes only the distances that occur are worked out, in blocks; the scores are the same."""
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(300, 8)).astype(np.float32)
+    weight[7] = weight[250]  # no boundary between these two
+    acts = offmap.Activations(rng.random((50, 8)), offmap.Head(weight, rng.normal(size=300)))
+    fitted = offmap.detector("fdbd").fit(acts)
+    whole = fitted.score(acts)
+    monkeypatch.setattr("offmap.detection.scores.geometry.ALL_PAIRS", 64)
+    np.testing.assert_allclose(fitted.score(acts), whole, rtol=1e-5)
+
+
+def test_fdbd_with_ten_thousand_classes_holds_no_table_of_pairs() -> None:
+    rng = np.random.default_rng(0)
+    acts = offmap.Activations(rng.random((20, 16)), offmap.Head(rng.normal(size=(10_000, 16))))
+    fitted = offmap.detector("fdbd").fit(acts)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        fitted.score(acts)
+    largest = max(event.self_cpu_memory_usage for event in profile.events())
+    assert largest < 50 * 2**20, "a table of all pairs has 800 MB"

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import offmap
+from offmap.activation_files import array_file, write_meta
 
 ROWS, WIDTH, CLASSES = 2**20, 512, 100
 LIMIT = 500 * 2**20
@@ -66,12 +67,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     head = offmap.Head(rng.normal(size=(CLASSES, WIDTH)) / 16, rng.normal(size=CLASSES))
     labels = offmap.Activations(small, head).predictions  # so that many inputs are classified rightly
     target = file.parent / "acts"
-    offmap.Activations(np.zeros((1, WIDTH), np.float32), head, labels=[0]).save(target)
-    (target / "features.npy").unlink()
-    file.rename(target / "features.npy")
-    np.save(target / "labels.npy", np.tile(labels, ROWS // len(small)))
-    meta = target / "activations.json"
-    meta.write_text(meta.read_text().replace(': 1,\n  "labels": 1', f': {ROWS},\n  "labels": {ROWS}'))
+    target.mkdir()
+    file.rename(target / array_file("features"))
+    np.save(target / array_file("labels"), np.tile(labels, ROWS // len(small)))
+    write_meta(target, {"features": ROWS, "labels": ROWS}, head.arrays())
     return target
 
 

@@ -174,3 +174,9 @@ def test_beats_plain_k_means_on_real_sentences(data_folder: Path) -> None:
     model = learn(rows, labels, 30, objective="opencon", epochs=2)
     learned = open_world_accuracy(truth[free], model.predict(rows[free]), range(15)).all
     assert learned > open_world_accuracy(truth[free], plain[free], range(15)).all + 0.03
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (0, 8, 8), (0, 3, 8, 8)])
+def test_learning_from_nothing_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="0 inputs: at least 4 are needed"):
+        learn(np.zeros(shape), np.zeros(0, int))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -107,3 +108,15 @@ def test_nothing_changes_when_a_file_is_refused(tmp_path):
         with pytest.raises(InputError, match=r"w\.pt"):
             load_weights(target, tmp_path / "w.pt", partial)
     assert torch.equal(target.weight, kept)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("kind", ["to_sparse", "to_sparse_csr", "cfloat"])
+def test_sparse_and_complex_weights_are_refused(kind: str, tmp_path: Path) -> None:
+    weight = getattr(torch.eye(4), kind)()
+    torch.save({"weight": weight, "bias": torch.zeros(4)}, tmp_path / "w.pt")
+    model = torch.nn.Linear(4, 4)
+    before = model.weight.clone()
+    with pytest.raises(InputError, match="save the weights as dense real numbers"):
+        load_weights(model, tmp_path / "w.pt")
+    assert torch.equal(model.weight, before)

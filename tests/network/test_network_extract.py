@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from network_zoo import Tokens, conv_net, images
 from torch.utils.data import DataLoader, TensorDataset
 
-from offmap.activations import META, Activations
+from offmap.activation_files import META
+from offmap.activations import Activations
 from offmap.errors import InputError, MissingError, StoreError
 from offmap.extra_passes import Layer, Members, Passes, Requirements
 from offmap.network import Network, writer

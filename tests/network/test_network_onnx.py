@@ -177,3 +177,18 @@ def test_without_the_packages_the_extra_is_named(exported: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(DependencyError, match=r"pip install offmap\[onnx\]"):
         Network.onnx(exported)(images())
+
+
+def test_operators_of_others_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    helper, kinds = onnx.helper, onnx.TensorProto
+    weight = onnx.numpy_helper.from_array(np.ones((4, 3), np.float32), "W")
+    nodes = [
+        helper.make_node("Magic", ["x"], ["a"], domain="acme"),
+        helper.make_node("MatMul", ["a", "W"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, kinds.FLOAT, ["n", size]) for name, size in (("x", 4), ("y", 3))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "custom.onnx")
+    with pytest.raises(InputError, match=r"ONNX Runtime cannot run this model .*Magic.* must be replaced"):
+        Network.onnx(tmp_path / "custom.onnx")(np.ones((2, 4), np.float32))

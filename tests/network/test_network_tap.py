@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,3 +219,14 @@ def test_one_logit_is_refused_and_probabilities_are_warned_of() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             Network(model, layer="2")(torch.randn(5, 4))
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_a_model_with_sparse_weights_is_refused(layout: str, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3, bias=False))
+    model[2].weight = nn.Parameter(getattr(model[2].weight.detach(), layout)(), requires_grad=False)
+    net = Network(model)
+    with pytest.raises(InputError, match=r"the weights '2\.weight' are of the layout torch\.sparse"):
+        net(torch.rand(2, 6))
+    with pytest.raises(InputError, match=r"the weights '2\.weight' are of the layout torch\.sparse"):
+        net.extract(torch.rand(2, 6), to=tmp_path / "acts")

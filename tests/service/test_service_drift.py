@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import offmap
+from offmap.detection.drift import DriftMonitor, compute_bets, compute_smoothed_ranks, update_capital
+from offmap.detection.drift_columns import ColumnDrift, DriftReference
 from offmap.errors import InputError
-from offmap.service.drift import DriftMonitor, compute_bets, compute_smoothed_ranks, update_capital
+from offmap.service import Deployment
+from offmap.service.monitoring import ServiceMetrics
 
 
 def test_ranks_are_those_of_a_loop():
@@ -102,3 +106,71 @@ def test_it_survives_overwhelming_evidence_and_constant_scores():
 def test_what_cannot_be_promised_is_refused(scores, alpha):
     with pytest.raises(InputError):
         DriftMonitor(np.array(scores), alpha)
+
+
+def reference_of(rng: np.random.Generator, n: int = 3000) -> DriftReference:
+    predicted = rng.integers(0, 4, n)
+    return DriftReference.of(rng.normal(size=n) + predicted, predicted, rng.normal(size=(n, 12)), 4)
+
+
+def stream_of(rng: np.random.Generator, n: int, labels: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+    predicted = rng.integers(0, 4, n) if labels is None else labels
+    return rng.normal(size=n) + predicted, predicted, rng.normal(size=(n, 12))
+
+
+def test_nothing_is_named_while_nothing_drifts() -> None:
+    """The promise: any alarm among 20 tests, ever, with probability at most alpha."""
+    alarmed = 0
+    for run in range(60):
+        rng = np.random.default_rng(run)
+        drift = ColumnDrift(reference_of(rng, 400), alpha=0.1, seed=run)
+        alarmed += bool(drift.update(*stream_of(rng, 250)))
+    assert alarmed <= 12, "binomial with 60 tries at 0.1: more than 12 has a probability of 0.6 %"
+
+
+def test_the_drifting_class_and_feature_are_named() -> None:
+    rng = np.random.default_rng(0)
+    reference = reference_of(rng)
+    moved = ColumnDrift(reference)
+    scores, predicted, features = stream_of(rng, 500)
+    features[:, 7] -= 1
+    assert [(one.what, one.index, one.direction) for one in moved.update(scores, predicted, features)] == [
+        ("feature", 7, "lower")
+    ]
+    sunk = ColumnDrift(reference)
+    scores, predicted, features = stream_of(rng, 600)
+    scores[predicted == 2] -= 1.5
+    assert [(one.what, one.index, one.direction) for one in sunk.update(scores, predicted, features)] == [
+        ("score", 2, "lower")
+    ]
+    frequent = ColumnDrift(reference)
+    found = frequent.update(*stream_of(rng, 500, rng.choice(4, 500, p=[0.1, 0.1, 0.1, 0.7])))
+    assert ("share", 3, "higher") in [(one.what, one.index, one.direction) for one in found]
+    assert {one.what for one in found} == {"share"}
+    assert all(0 < one.alarm_at <= 500 and one.evidence > 3 for one in found)
+
+
+def test_what_drifts_is_in_the_summary_and_the_metrics() -> None:
+    rng = np.random.default_rng(1)
+    head = offmap.Head(4 * np.eye(3, 6))
+
+    def inputs(n: int, shift: float = 0.0) -> offmap.Activations:
+        rows = rng.normal(size=(n, 6)) + 4 * np.eye(3, 6)[rng.integers(0, 3, n)]
+        rows[:, 5] += shift
+        return offmap.Activations(rows, head)
+
+    guard = offmap.detector("energy").fit(inputs(300)).calibrate(inputs(900))
+    deployment = Deployment(guard, None, ("ant", "bee", "cat"))
+    metrics = ServiceMetrics(deployment, 0.01, tested_per_second=1e9)
+    for shift, named in ((0.0, []), (2.0, [5])):
+        acts = inputs(400, shift)
+        metrics.record(deployment, guard(acts), acts.features)
+        drift = metrics.summarize()["drift"]
+        assert [one["feature"] for one in drift["features"]] == named
+        assert drift["classes"] == []
+    assert drift["features"][0]["direction"] == "higher"
+    assert drift["tested"] == 800
+    assert b'offmap_drift_columns{what="feature"} 1.0' in metrics.render(0, 0, 0)
+    few = ServiceMetrics(deployment, 0.01, tested_per_second=10)
+    few.record(deployment, guard(acts), acts.features)
+    assert few.summarize()["drift"]["tested"] == 30

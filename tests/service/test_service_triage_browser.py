@@ -49,6 +49,10 @@ def test_the_loop_from_the_first_unknown_digit_to_the_rollback(browser, digits):
         assert page.locator("#open").text_content() == str(unknown)
         assert page.locator("#share").text_content().startswith(f"{100 * unknown / len(results):.1f}")
         assert page.locator("#histogram i").count() >= 10
+        drift = page.locator("#drift").text_content()
+        assert drift.startswith("Inputs have drifted from those of calibration"), "four digits are new"
+        for one in server.call("/v1/stats")["drift"]["classes"][:1]:
+            assert f"“{one['class']}”" in drift
 
         page.locator("#group").click()
         page.wait_for_selector(".group", timeout=WAIT)

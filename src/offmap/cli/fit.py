@@ -24,6 +24,12 @@ def fit(
         Path | None, typer.Option(help="Held-out known inputs to set the threshold on, with a guarantee.")
     ] = None,
     tpr: Annotated[float, typer.Option(help="The share of known inputs to accept.")] = 0.95,
+    confidence: Annotated[
+        float | None, typer.Option(help="Keep the promise for this very calibration set, with this confidence.")
+    ] = None,
+    recent: Annotated[
+        Path | None, typer.Option(help="Recent inputs, to weight the calibration by how the kinds of inputs shifted.")
+    ] = None,
     by_class: Annotated[bool, typer.Option("--by-class", help="Keep the promise within every class.")] = False,
     val: Annotated[Path | None, typer.Option(help="Held-out known inputs to choose auto on.")] = None,
     outliers: Annotated[Path | None, typer.Option(help="Outliers to choose auto on, such as noise.")] = None,
@@ -48,15 +54,24 @@ def fit(
             outliers=inputs.outliers(outliers, noise, known, requirements),
         )
     if calibrate is not None:
-        guard.calibrate(inputs.activations(calibrate, wanted(guard)), tpr=tpr, by_class=by_class)
+        guard.calibrate(
+            inputs.activations(calibrate, wanted(guard)),
+            tpr=tpr,
+            by_class=by_class,
+            confidence=confidence,
+            shift=None if recent is None else inputs.activations(recent, wanted(guard)),
+        )
+    elif confidence is not None or recent is not None:
+        raise offmap.errors.InputError("--confidence and --recent are about the threshold; give --calibrate too")
     guard.save(out)
-    threshold = None if calibrate is None or by_class else guard.threshold
+    threshold = None if calibrate is None or by_class or recent is not None else guard.threshold
     result = {
         "guard": str(out),
         "detector": repr(guard),
         "chosen": guard.chosen,
         "calibrated": calibrate is not None,
         "tpr": None if calibrate is None else tpr,
+        "confidence": confidence,
         "threshold": threshold,
     }
     words = f"{guard.chosen} in {out}"

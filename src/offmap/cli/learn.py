@@ -109,7 +109,7 @@ def learn(
 def _read(inputs: InputOptions, source: Path) -> Samples:
     """Read features where a network or an earlier extraction gives them, and samples as they are otherwise."""
     from offmap import data
-    from offmap.activations import META
+    from offmap.activation_files import META
 
     if inputs.model is None and not (source / META).is_file():
         return inputs.samples(source)

@@ -25,6 +25,9 @@ def score(
         float | None,
         typer.Option(help="Judge the inputs together: at most this share of those flagged is known."),
     ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="With --fdr: judge the inputs one after the other, in their order.")
+    ] = False,
     engine: Engine = "local",
     workers: Workers = 2,
     as_json: Json = False,
@@ -46,7 +49,7 @@ def score(
     if loaded.calibration is None:
         columns["score"] = loaded.score(acts)
     else:
-        verdicts = loaded.verdicts(acts, fdr=fdr)
+        verdicts = _judge(loaded, acts, fdr, stream)
         columns |= {"score": verdicts.score, "p_value": verdicts.p_value, "known": verdicts.known}
         if verdicts.predicted is not None:
             columns["predicted"] = verdicts.predicted
@@ -64,6 +67,16 @@ def score(
     elif as_json:
         summary |= {name: column.tolist() for name, column in columns.items()}
     show(summary, as_json, words)
+
+
+def _judge(guard: Any, acts: Any, fdr: float | None, stream: bool) -> Any:
+    from offmap.errors import InputError
+
+    if not stream:
+        return guard.verdicts(acts, fdr=fdr)
+    if fdr is None:
+        raise InputError("--stream: say with --fdr which share of the flagged inputs may be known, such as --fdr 0.1")
+    return guard.stream(fdr=fdr)(acts)
 
 
 def _score_on_ray(guard: Any, data: Path, inputs: InputOptions, out: Path | None, workers: int, as_json: bool) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from offmap.activations import META, Activations, Head
+from offmap.activation_files import META
+from offmap.activations import Activations, Head
 from offmap.data.images import image_folder
 from offmap.data.samples import MAX_BYTES, Samples
 from offmap.errors import InputError

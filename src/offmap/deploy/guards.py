@@ -137,6 +137,11 @@ def check_exportable(guard: Detector) -> None:
             f"{guard}: no threshold yet, and the graph says known or unknown; call calibrate(held_out_known, tpr=0.95) "
             "first, or offmap fit with --calibrate"
         )
+    if guard.calibration.weights is not None:
+        raise InputError(
+            f"{guard}: calibrated with weights, which a graph does not compute; calibrate it without shift and shares, "
+            "or serve it from Python"
+        )
 
 
 def _why(request: Request) -> str:

@@ -32,15 +32,15 @@ class VerdictModule(nn.Module):
     def __init__(self, calibration: Calibration, n_classes: int) -> None:
         super().__init__()
         # as in Calibration.verdicts; a tensor, since a plain number would be traced in float32
-        self.alpha = torch.tensor(1 - calibration.tpr + 1e-12, dtype=torch.float64)
+        classes = None if calibration.classes is None else np.arange(max(n_classes, int(calibration.classes.max()) + 1))
+        self.alpha = torch.tensor(calibration.levels(classes), dtype=torch.float64)
         self.by_class = calibration.classes is not None
         scores = calibration.scores.astype(np.float64)
-        if calibration.classes is None:
+        if classes is None:
             groups, width = [scores], None
         else:
             # a class of which no calibration input was seen has no score to compare with: its p-values are 1
-            known = max(n_classes, int(calibration.classes.max()) + 1)
-            groups = [scores[calibration.classes == label] for label in range(known)]
+            groups = [scores[calibration.classes == label] for label in classes]
             width = max(map(len, groups))
         self.table = torch.cat([fill_rows(torch.from_numpy(group), width) for group in groups])
         self.sizes = torch.tensor([len(group) for group in groups])
@@ -60,11 +60,13 @@ class VerdictModule(nn.Module):
         tuple of 2 Tensor of shape (n,)
             P-values and verdicts.
         """
+        alpha = self.alpha
         if self.by_class:
             predicted = logits.argmax(dim=1)
+            alpha = alpha[predicted] if alpha.ndim else alpha
             counts, sizes = (self.table[predicted] <= score[:, None]).sum(dim=1), self.sizes[predicted]
         else:
             counts, sizes = count_at_most(self.table, self.table[:, 0], score), self.sizes
         counts = torch.minimum(counts, sizes)  # an infinite score is not above the filling of the last row
         values = (1 + counts).double() / (sizes + 1).double()
-        return values, (values > self.alpha) & (score == score)
+        return values, (values > alpha) & (score == score)

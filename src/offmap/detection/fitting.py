@@ -60,6 +60,7 @@ class Fitting(PlanStates):
         self.read_through: set[int] = set()  # components whose statistics have seen all the data
         self.refining: set[tuple[int, str]] = set()  # statistics that read the data a second time now
         self.shown = 0  # inputs in this reading of the data
+        self.extra_shapes: dict[str, tuple[int, ...]] = {}  # of one input, for each extra that was ever shown
         self.held_out = HeldOut() if plan.is_sum and hold_out else None
 
     @classmethod
@@ -115,6 +116,7 @@ class Fitting(PlanStates):
             if len(batch):
                 self._observe(batch)
         self.shown += len(acts)
+        self.extra_shapes |= {name: value.shape[1:] for name, value in acts.extras.items()}
 
     def _observe(self, raw: ActivationBatch) -> None:
         for root in self.plan.children[None]:
@@ -192,6 +194,7 @@ class Fitting(PlanStates):
         if self.held_out is not None and other.held_out is not None:
             self.held_out.merge(other.held_out)
         self.shown += other.shown
+        self.extra_shapes |= other.extra_shapes
 
     def end_reading(self) -> None:
         """End a reading of the data: solve all that it was enough for."""

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from offmap import store
 from offmap.detection.statistics import Arrays, Statistic
-from offmap.errors import InputError
+from offmap.errors import InputError, StoreError
 
 FEW = 2**19  # below, sorting numbers is quicker than going over all four million bins
 
@@ -124,7 +125,11 @@ class Quantile(Statistic):
         }
 
     def restore(self, state: Arrays) -> None:
-        """Return the bins that are not empty."""
+        """Restore the bins that are not empty."""
+        kinds = {"bins": ("iu", 1), "counts": ("iu", 1), "fine_bins": ("iu", 1), "fine": ("iu", 2)}
+        store.check_arrays("histogram", state, kinds, ("bins", "counts"))
+        if any((state[name] < 0).any() for name in kinds) or state["fine"].shape[1] != 1 << self.FINE:
+            raise StoreError("not a whole histogram of this version of offmap (counts below 0, or of other bins)")
         self.coarse = np.zeros(1 << self.COARSE, dtype=np.int64)
         self.coarse[state["bins"]] = state["counts"]
         self.count = int(state["counts"].sum())

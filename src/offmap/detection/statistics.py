@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offmap.errors import InputError
+from offmap import store
+from offmap.errors import InputError, StoreError
 from offmap.sampling import Reservoir, Sample
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -86,6 +87,7 @@ class Mean(Statistic):
 
     def restore(self, state: Arrays) -> None:
         """Count and total."""
+        store.check_arrays("mean", state, {"count": ("iu", 0), "total": ("f", 1)})
         self.count, self.total = int(state["count"]), torch.from_numpy(state["total"].copy())
 
 
@@ -189,7 +191,12 @@ class ClassMoments(Statistic):
 
     def restore(self, state: Arrays) -> None:
         """Restore counts, means and scatter."""
-        for name in ("counts", "means", "scatter"):
+        kinds = {"counts": ("f", 1), "means": ("f", 2), "scatter": ("f", 2)}
+        store.check_arrays("set of class means", state, kinds, ("counts", "means"))
+        side = state["means"].shape[1] if self.with_scatter else 0
+        if state["scatter"].shape != (side, side):
+            raise StoreError(f"not a whole set of class means: a scatter of shape {state['scatter'].shape}")
+        for name in kinds:
             setattr(self, name, torch.from_numpy(state[name].copy()))
 
 
@@ -286,7 +293,11 @@ class ClassScatters(Statistic):
 
     def restore(self, state: Arrays) -> None:
         """Restore counts, means and scatters."""
-        for name in ("counts", "means", "scatters"):
+        kinds = {"counts": ("f", 1), "means": ("f", 2), "scatters": ("f", 3)}
+        store.check_arrays("set of class covariances", state, kinds, tuple(kinds))
+        if state["scatters"].shape[1:] != (state["means"].shape[1],) * 2:
+            raise StoreError(f"not a whole set of class covariances: scatters of shape {state['scatters'].shape}")
+        for name in kinds:
             setattr(self, name, torch.from_numpy(state[name].copy()))
 
 
@@ -382,4 +393,5 @@ class Extremes(Statistic):
 
     def restore(self, state: Arrays) -> None:
         """Restore both bounds."""
+        store.check_arrays("set of bounds", state, {"low": ("f", 2), "high": ("f", 2)}, ("low", "high"))
         self.low, self.high = torch.from_numpy(state["low"].copy()), torch.from_numpy(state["high"].copy())

@@ -15,7 +15,7 @@ from offmap.discovery.assign import Floats, Labels, Rows
 from offmap.discovery.counting import ClassCount
 from offmap.discovery.describe import CORE, ClassInfo, describe
 from offmap.discovery.naming import suggest_names
-from offmap.errors import InputError, MissingError
+from offmap.errors import InputError, MissingError, StoreError
 
 KIND = "discovery"
 
@@ -214,14 +214,24 @@ class Discovery:
     @classmethod
     def restore(cls, stored: store.Stored) -> Discovery:
         """Make a result from what a file held."""
-        config, count = stored.config, stored.config["count"]
-        return cls(
-            classes=tuple(ClassInfo.from_json(values) for values in config["classes"]),
-            settings=config["settings"],
-            journal=tuple(config["journal"]),
-            count=None if count is None else ClassCount.from_json(count),
-            **stored.tensors,
-        )
+        config = stored.config
+        store.check_fields(KIND, config, {"classes": list, "settings": dict, "journal": list, "count": dict | None})
+        kinds = {"labels": ("iu", 1), "given": ("iu", 1), "known_ids": ("iu", 1), "confidence": ("f", 1)}
+        store.check_arrays(KIND, stored.tensors, kinds, ("labels", "given", "confidence"))
+        count = config["count"]
+        with store.restoring(KIND):
+            found = cls(
+                classes=tuple(ClassInfo.from_json(values) for values in config["classes"]),
+                settings=config["settings"],
+                journal=tuple(config["journal"]),
+                count=None if count is None else ClassCount.from_json(count),
+                **{name: stored.tensors[name] for name in kinds},
+            )
+            ids = [*found.names, -1]
+            if not (np.isin(found.labels, ids).all() and np.isin(found.known_ids, ids).all()):
+                raise StoreError(f"not a whole {KIND}: it holds labels of classes that it does not describe")
+            found.summary()  # which reads all of a description
+        return found
 
     @property
     def _next_id(self) -> int:

@@ -54,7 +54,7 @@ def as_inputs(values: Any) -> Inputs:
         raise InputError(
             f"inputs of shape {array.shape}: embeddings are rows × columns, pictures N × height × width (× channels)"
         )
-    if array.dtype.kind == "f":
+    if array.dtype.kind == "f" and len(array):
         bad = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
         if bad.any():
             raise InputError(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from offmap import store
-from offmap.errors import InputError
+from offmap.errors import InputError, StoreError
 from offmap.learning.encoders import Encoder, build_encoder
 from offmap.learning.inputs import as_inputs, as_tokens
 from offmap.learning.objectives.base import Objective
@@ -24,6 +24,10 @@ from offmap.network import Network
 from offmap.typing import Float32Array
 
 KIND = "open-world-model"
+_FIELDS = {
+    "encoder": dict, "projection": int, "class_ids": list, "class_names": list, "n_known": int, "history": list,
+    "run": dict,
+}  # fmt: skip
 SHARPNESS = 10.0  # cosines are multiplied by it to become logits, as in training with class vectors
 
 
@@ -131,16 +135,21 @@ class OpenWorldModel:
     def restore(cls, stored: store.Stored, encoder: nn.Module | None = None) -> Self:
         """Restore the model that a file holds; give the module when the encoder was your own."""
         config = stored.config
-        made = build_encoder(config["encoder"], encoder)
-        columns = config["projection"]
-        net = OpenWorldNet(
-            made, Objective.projection_head(made.width, columns), columns or made.width, len(config["class_ids"])
-        )
-        state = {n.removeprefix("net."): torch.from_numpy(a.copy()) for n, a in stored.tensors.items()}
-        net.load_state_dict(state)
-        net.requires_grad_(False).eval()
-        ids = np.asarray(config["class_ids"], np.int64)
-        return cls(net, ids, tuple(config["class_names"]), config["n_known"], config["history"], config["run"])
+        store.check_fields(KIND, config, _FIELDS)
+        columns, names, n_known = config["projection"], config["class_names"], config["n_known"]
+        if len(names) != len(config["class_ids"]) or not 0 <= n_known <= len(names):
+            raise StoreError(f"not a whole {KIND}: {len(names)} names, {len(config['class_ids'])} classes")
+        with store.restoring(KIND):
+            made = build_encoder(config["encoder"], encoder)
+            net = OpenWorldNet(
+                made, Objective.projection_head(made.width, columns), columns or made.width, len(config["class_ids"])
+            )
+            state = {n.removeprefix("net."): torch.from_numpy(a.copy()) for n, a in stored.tensors.items()}
+            net.load_state_dict(state)
+            net.requires_grad_(False).eval()
+            _check_runs(net, config["encoder"])
+            ids = np.asarray(config["class_ids"], np.int64)
+            return cls(net, ids, tuple(map(str, names)), n_known, config["history"], config["run"])
 
     def _blocks(self, x: Any, size: int = 1024) -> Iterator[Tensor]:
         encoder = self.net.encoder
@@ -154,6 +163,14 @@ class OpenWorldModel:
         with torch.no_grad():
             for part in self._blocks(x):
                 yield self.net(part)
+
+
+def _check_runs(net: OpenWorldNet, config: dict[str, Any]) -> None:
+    """Run two inputs of zeros through a restored net, so that parts that do not fit are found here."""
+    shape = {"named": config.get("shape"), "lookup": [config.get("width")]}.get(config["kind"])
+    if shape is not None:
+        with torch.no_grad():
+            net(torch.zeros(2, *shape))
 
 
 def _numpy(tensor: Tensor) -> npt.NDArray[Any]:

@@ -168,6 +168,7 @@ class Trainer:
         config = {"layout": LAYOUT, "identity": checkpoint.identity, "epoch": self.epoch, "history": self.history}
         store.save(checkpoint.file, KIND, config, tensors)
 
+    @store.restoring("checkpoint")
     def _resume(self, checkpoint: Checkpoint) -> None:
         file = checkpoint.file
         stored = store.load(file, KIND)

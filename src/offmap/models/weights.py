@@ -82,6 +82,10 @@ def load_weights(model: nn.Module, file: str | os.PathLike[str], partial: bool =
             f"{path}: not the weights of this {type(model).__name__}: {_difference(state, own)}; "
             "partial=True loads what agrees"
         )
+    for name, value in fits.items():
+        if value.layout != own[name].layout or value.is_complex() != own[name].is_complex():
+            kind = value.dtype if value.is_complex() else value.layout
+            raise InputError(f"{path}: {name} is {kind} in the file; save the weights as dense real numbers")
     if not fits:
         raise InputError(f"{path}: none of its weights fits this {type(model).__name__}: {_difference(state, own)}")
     model.load_state_dict(fits, strict=False)

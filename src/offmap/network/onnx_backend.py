@@ -196,9 +196,18 @@ class OnnxBackend(Backend):
             model.CopyFrom(self.model)
             there = {output.name for output in model.graph.output}
             model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in there)
-            self._sessions = {
-                key: runtime.InferenceSession(self._bytes(model), providers=_providers(runtime, self._device))
-            }
+            providers = _providers(runtime, self._device)
+            try:
+                session = runtime.InferenceSession(self._bytes(model), providers=providers)
+            except InputError:
+                raise
+            except Exception as error:  # ONNX Runtime raises kinds of its own
+                reason = str(error).strip().partition("\n")[0]
+                raise InputError(
+                    f"Network.onnx({str(self.path)!r}): ONNX Runtime cannot run this model ({reason}); operators that "
+                    "are not of ONNX itself must be replaced, or the model run in PyTorch with Network(model)"
+                ) from error
+            self._sessions = {key: session}
         return self._sessions[key]
 
     def _bytes(self, model: Any) -> bytes:

@@ -85,6 +85,7 @@ class TorchBackend(Backend):
 
     def fingerprint(self) -> str:
         """Return a checksum of all weights of all members."""
+        self._check_dense()
         digest = hashlib.blake2b(digest_size=16)
         for member in self.models:
             for name, value in member.state_dict().items():
@@ -94,7 +95,17 @@ class TorchBackend(Backend):
 
     def session(self, device: str | None) -> AbstractContextManager[None]:
         """Return a context in which the models are in evaluation mode; afterwards they are as they were."""
+        self._check_dense()
         return preserve_state(self.models, None if device is None else torch.device(device))
+
+    def _check_dense(self) -> None:
+        for member in self.models:
+            for name, value in member.named_parameters():
+                if value.layout != torch.strided:
+                    raise InputError(
+                        f"{self}: the weights {name!r} are of the layout {value.layout}; offmap reads dense weights, "
+                        "so give a model whose weights were made dense with to_dense()"
+                    )
 
     def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
         """Run one batch and return features, logits and what is asked, by the names of the arrays on disk.

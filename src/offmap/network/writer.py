@@ -21,7 +21,8 @@ from typing import IO, Any
 import numpy as np
 
 from offmap import store
-from offmap.activations import META, Activations, Head, array_file, write_meta
+from offmap.activation_files import META, array_file, compute_checksums, write_meta
+from offmap.activations import Activations, Head
 from offmap.errors import StoreError
 from offmap.typing import Array
 
@@ -191,7 +192,9 @@ class ActivationWriter:
             file.seek(0)
             file.write(npy_header(self._arrays[name], self.rows))
             _flush(file)
-        write_meta(self.path, dict.fromkeys(sorted(self._arrays), self.rows), head)
+        names = sorted(self._arrays)
+        checksums = {name: compute_checksums(self.path / array_file(name)) for name in names}
+        write_meta(self.path, dict.fromkeys(names, self.rows), None if head is None else head.arrays(), checksums)
 
     @contextlib.contextmanager
     def _saying(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ import numpy as np
 from offmap import store
 from offmap.activations import Activations, Head
 from offmap.detection import Calibration, Detector, Verdicts
-from offmap.errors import InputError, StoreError
+from offmap.errors import InputError
 from offmap.extra_passes import Requirements
 from offmap.network import Network
 from offmap.openworld.examples import KnownExamples
@@ -104,6 +104,8 @@ class Deployment:
         """Twelve characters that identify the detector and its calibration."""
         digest = hashlib.sha256(self.detector.chosen.encode())
         digest.update(repr(self.calibration.tpr).encode())
+        if self.calibration.confidence is not None:
+            digest.update(repr(self.calibration.confidence).encode())
         for array in self.calibration.arrays().values():
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()[:12]
@@ -224,21 +226,19 @@ class Deployment:
         cls, stored: store.Stored, network: Network | None = None, encoder: TextEncoder | None = None
     ) -> Deployment:
         """Build a deployment from what `offmap.store.load` has read."""
-        try:
-            inner = store.Stored("detector", stored.config["detector"], select_prefix(stored.tensors, _DETECTOR))
-            names = stored.config["class_names"]
-            parts = stored.config["network"], select_prefix(stored.tensors, _NETWORK)
-        except KeyError as error:
-            raise StoreError(f"not a whole deployment of this version of offmap ({error!r})") from error
-        made = restore_network(*parts, network)
-        reference, kept = stored.config.get("encoder"), stored.config.get("examples")
-        return cls(
-            Detector.restore(inner),
-            made,
-            None if names is None else tuple(names),
-            None if reference is None else TextEncoder.restore(reference, encoder),
-            None if kept is None else KnownExamples.from_parts(kept, select_prefix(stored.tensors, _EXAMPLES)),
-        )
+        config = stored.config
+        store.check_fields(KIND, config, {"detector": dict, "class_names": list | None, "network": dict})
+        inner = store.Stored("detector", config["detector"], select_prefix(stored.tensors, _DETECTOR))
+        names, reference, kept = config["class_names"], config.get("encoder"), config.get("examples")
+        with store.restoring(KIND):
+            made = restore_network(config["network"], select_prefix(stored.tensors, _NETWORK), network)
+            return cls(
+                Detector.restore(inner),
+                made,
+                None if names is None else tuple(names),
+                None if reference is None else TextEncoder.restore(reference, encoder),
+                None if kept is None else KnownExamples.from_parts(kept, select_prefix(stored.tensors, _EXAMPLES)),
+            )
 
 
 def check_names(names: Sequence[str] | None) -> tuple[str, ...] | None:

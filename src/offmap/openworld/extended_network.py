@@ -135,6 +135,7 @@ class ClassifierUpdate:
         store.save(Path(folder) / "learned.offmap", KIND, config, tensors)
 
     @classmethod
+    @store.restoring("learned version")
     def load(cls, folder: str | os.PathLike[str], network: Network | None = None) -> ClassifierUpdate:
         """Read it back; a network that was trained further is rebuilt from the one it began as."""
         stored = store.load(Path(folder) / "learned.offmap", KIND)

@@ -263,7 +263,7 @@ def _learn(task: _Task, candidates: LabeledInputs, names: Mapping[int, str]) -> 
     if not by_class:  # inputs of a group that do not come back to it would lower the threshold for everything unknown
         clean = (known.calibration.labels < n_old) | (learned.predict(known.calibration) == known.calibration.labels)
         fair = replace(known, calibration=known.calibration[clean])
-    detector = refit_detector(state.detector, learned, fair, calibration.tpr, by_class)
+    detector = refit_detector(state.detector, learned, fair, calibration.tpr, by_class, calibration.confidence)
     return _Attempt(candidates, dict(names), LearningState(detector, learned, known, network))
 
 

@@ -102,14 +102,20 @@ def start(detector: Detector, known: KnownSplits, network: Network | None = None
 
 
 def refit_detector(
-    detector: Detector, learned: ClassifierUpdate, known: KnownSplits, tpr: float, by_class: bool
+    detector: Detector,
+    learned: ClassifierUpdate,
+    known: KnownSplits,
+    tpr: float,
+    by_class: bool,
+    confidence: float | None = None,
 ) -> Detector:
     """Fit and calibrate a detector of the same kind anew, with the parameters that were chosen."""
     from offmap.detection import detector as make_detector
 
     made = make_detector(detector.chosen)
     made.fit(learned.activations(known.train, made.requirements))
-    return made.calibrate(learned.activations(known.calibration, made.requirements), tpr=tpr, by_class=by_class)
+    held_out = learned.activations(known.calibration, made.requirements)
+    return made.calibrate(held_out, tpr=tpr, by_class=by_class, confidence=confidence)
 
 
 def read_with_network(network: Network, known: KnownSplits) -> KnownSplits:

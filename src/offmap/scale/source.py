@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offmap import data
-from offmap.activations import META, Activations, Head
+from offmap.activation_files import META
+from offmap.activations import Activations, Head
 from offmap.errors import InputError
 from offmap.extra_passes import Requirements
 

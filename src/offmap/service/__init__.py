@@ -12,7 +12,7 @@ from offmap.errors import DependencyError
 
 _MODULES = {
     "Deployment": "offmap.openworld",
-    "DriftMonitor": "offmap.service.drift",
+    "DriftMonitor": "offmap.detection.drift",
     "ScoringRequest": "offmap.service.requests",
     "Service": "offmap.service.service",
     "Settings": "offmap.service.settings",
@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from offmap.detection.drift import DriftMonitor as DriftMonitor
     from offmap.openworld import Deployment as Deployment
     from offmap.service.app import create_app as create_app
-    from offmap.service.drift import DriftMonitor as DriftMonitor
     from offmap.service.requests import ScoringRequest as ScoringRequest
     from offmap.service.run import bind_socket as bind_socket
     from offmap.service.run import serve as serve

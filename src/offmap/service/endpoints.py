@@ -173,8 +173,9 @@ class Guard(BaseModel):
     version: str
     since: float
     tpr: float = Field(description="The share of known inputs that is accepted.")
+    confidence: float | None = Field(description="With which that holds for this calibration; null: on average.")
     threshold: float | None = Field(
-        description="The score from which an input is known; null when calibrated by class."
+        description="The score from which an input is known; null when calibrated by class or with weights."
     )
     thresholds: dict[str, float] | None = Field(description="The same for each class, when calibrated by class.")
     calibrated_on: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -15,10 +16,13 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
 from offmap.detection import Verdicts
+from offmap.detection.drift import DriftMonitor
+from offmap.detection.drift_columns import ColumnDrift
 from offmap.openworld import Deployment
-from offmap.service.drift import DriftMonitor
+from offmap.typing import Array
 
 RECENT = 1000
+SHOWN_DRIFTS = 20
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _P_VALUES = tuple(round(0.05 * k, 2) for k in range(1, 21))
 _LEVELS = np.array([0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
@@ -56,6 +60,36 @@ class BatchHistogram:
         return list(zip(names, np.cumsum(self.counts).tolist(), strict=True))
 
 
+class RowBudget:
+    """Allow so many rows per second, and as many as of three seconds at once.
+
+    Parameters
+    ----------
+    per_second : float
+        The rate.
+
+    Examples
+    --------
+    >>> budget = RowBudget(20.0)
+    >>> budget.take(1000), budget.take(1000)
+    (60, 0)
+    """
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._left = 3 * per_second
+        self._time = time.monotonic()
+
+    def take(self, rows: int) -> int:
+        """Return how many of these rows are within the budget, and charge for them."""
+        now = time.monotonic()
+        self._left = min(self._left + (now - self._time) * self._per_second, 3 * self._per_second)
+        self._time = now
+        taken = min(rows, int(self._left))
+        self._left -= taken
+        return taken
+
+
 class ServiceMetrics:
     """Metrics of requests, verdicts, drift and the store.
 
@@ -64,12 +98,16 @@ class ServiceMetrics:
     deployment : Deployment
         The first deployment in service.
     alpha : float
-        The probability of ever reporting drift when there is none.
+        The probability of ever reporting drift of the scores when there is none, and as much of ever naming a class or
+        feature that drifts.
+    tested_per_second : float, default=20
+        The most inputs that are tested class by class and feature by feature; which ones does not depend on them.
     """
 
-    def __init__(self, deployment: Deployment, alpha: float) -> None:
+    def __init__(self, deployment: Deployment, alpha: float, tested_per_second: float = 20.0) -> None:
         self.registry = CollectorRegistry()
         self._alpha = alpha
+        self._budget = RowBudget(tested_per_second)
         self._lock = threading.Lock()
 
         def make(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **options: Any) -> Any:
@@ -89,6 +127,8 @@ class ServiceMetrics:
         self.drift_log10 = make(Gauge, "drift_evidence_log10", "Evidence for drift: log10 of the test's capital.")
         self.drift_highest = make(Gauge, "drift_evidence_highest_log10", "The largest evidence since the start.")
         self.drift_alarm = make(Gauge, "drift_alarm", "1 once drift was found, until another guard is in service.")
+        text = "Drifting shares and scores of classes, and features, by kind."
+        self.drift_columns = make(Gauge, "drift_columns", text, ("what",))
         for verdict in ("known", "unknown"):
             self.inputs.labels(verdict)
         for reason in ("size", "age"):
@@ -108,12 +148,16 @@ class ServiceMetrics:
             self._scores = BatchHistogram(edges)
             self._recent.clear()
             self._drift = DriftMonitor(scores, self._alpha) if len(scores) > 1 else None
+            reference = deployment.detector.reference
+            self._columns = None if reference is None else ColumnDrift(reference, self._alpha)
+            for what in ("share", "score", "feature"):
+                self.drift_columns.labels(what).set(0)
             self.guard.clear()
             self.guard.labels(deployment.version, deployment.detector.chosen).set(1)
             for gauge in (self.drift_log10, self.drift_highest, self.drift_alarm, self.share):
                 gauge.set(0)
 
-    def record(self, deployment: Deployment, verdicts: Verdicts) -> None:
+    def record(self, deployment: Deployment, verdicts: Verdicts, features: Array | None = None) -> None:
         """Count the verdicts of a batch, and test them for drift."""
         unknown = int(np.sum(~verdicts.known))
         self.inputs.labels("known").inc(len(verdicts) - unknown)
@@ -130,6 +174,44 @@ class ServiceMetrics:
                 self.drift_log10.set(math.log10(evidence.capital))
                 self.drift_highest.set(math.log10(evidence.highest))
                 self.drift_alarm.set(evidence.alarm_at is not None)
+            self._test_columns(verdicts, features)
+
+    def _test_columns(self, verdicts: Verdicts, features: Array | None) -> None:
+        if self._columns is None or not (rows := self._budget.take(len(verdicts))):
+            return
+        predicted = None if verdicts.predicted is None else verdicts.predicted[:rows]
+        found = self._columns.update(verdicts.score[:rows], predicted, None if features is None else features[:rows])
+        for what in ("share", "score", "feature"):
+            self.drift_columns.labels(what).set(sum(one.what == what for one in found))
+
+    def _describe_columns(self) -> dict[str, Any]:
+        """Describe which classes and features drift, by name; the caller holds the lock."""
+        found = [] if self._columns is None else self._columns.alarms()
+        name = self._deployment.class_name
+        return {
+            "tested": 0 if self._columns is None else self._columns.seen,
+            "classes": [
+                {
+                    "class": name(one.index),
+                    "what": one.what,
+                    "direction": one.direction,
+                    "alarm_after": one.alarm_at,
+                    "evidence_log10": one.evidence,
+                }
+                for one in found
+                if one.what != "feature"
+            ][:SHOWN_DRIFTS],
+            "features": [
+                {
+                    "feature": one.index,
+                    "direction": one.direction,
+                    "alarm_after": one.alarm_at,
+                    "evidence_log10": one.evidence,
+                }
+                for one in found
+                if one.what == "feature"
+            ][:SHOWN_DRIFTS],
+        }
 
     def collect(self) -> Iterator[Metric]:
         """Yield the histograms of p-values and scores, for the registry."""
@@ -166,6 +248,7 @@ class ServiceMetrics:
                     "alarm": evidence.alarm_at is not None,
                     "alarm_after": evidence.alarm_at,
                     "alpha": self._alpha,
+                    **self._describe_columns(),
                 },
             }
 

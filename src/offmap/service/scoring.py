@@ -55,7 +55,7 @@ class Scoring:
     max_waiting : int
         Rows that may wait; requests beyond that are rejected.
     on_verdicts : callable
-        Called with the deployment and the verdicts of each batch, for the metrics.
+        Called with the deployment, the verdicts and the features of each batch, for the metrics.
     on_dropped : callable
         Called with the number of items that the store dropped, by reason.
     """
@@ -65,7 +65,7 @@ class Scoring:
         unknowns: UnknownStore,
         max_batch: int,
         max_waiting: int,
-        on_verdicts: Callable[[Deployment, Verdicts], None],
+        on_verdicts: Callable[[Deployment, Verdicts, Array | None], None],
         on_dropped: Callable[[dict[str, int]], None],
     ) -> None:
         self._unknowns, self._max_batch, self._max_waiting = unknowns, max_batch, max_waiting
@@ -207,7 +207,7 @@ class Scoring:
                 i += 1
             answers.append(answer)
         try:
-            self._on_verdicts(deployment, verdicts)
+            self._on_verdicts(deployment, verdicts, features)
         except Exception:  # a metric that fails is no reason to reject a request
             _log.exception("the metrics failed")
         return answers

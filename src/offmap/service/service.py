@@ -173,13 +173,15 @@ class Service:
         """Describe the deployment in service, as ``GET /v1/guard`` does."""
         deployment = self.deployment
         calibration, names = deployment.calibration, deployment.class_names
-        by_class = calibration.thresholds() if calibration.classes is not None else None
+        has_classes = calibration.classes is not None and calibration.weights is None
+        by_class = calibration.thresholds() if has_classes else None
         return {
             "detector": deployment.detector.chosen,
             "version": deployment.version,
             "since": self.deployed_at,
             "tpr": calibration.tpr,
-            "threshold": _limit(calibration.threshold) if by_class is None else None,
+            "confidence": calibration.confidence,
+            "threshold": _limit(calibration.threshold) if by_class is None and calibration.weights is None else None,
             "thresholds": None
             if by_class is None
             else {str(deployment.class_name(label)): _limit(threshold) for label, threshold in by_class.items()},

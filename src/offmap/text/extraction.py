@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from offmap.activations import Activations, check_dtype
+from offmap.activation_files import check_dtype
+from offmap.activations import Activations
 from offmap.errors import InputError
 from offmap.network.writer import ActivationWriter, ExtractionPlan
 from offmap.store import write_atomically

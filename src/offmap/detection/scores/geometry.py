@@ -15,13 +15,14 @@ from offmap.detection.statistics import ClassMoments, Mean, Statistic
 from offmap.neighbors.vectors import unit
 
 TINY = 1e-12
+ALL_PAIRS = 1024  # classes up to which the distances of all pairs are worked out at once
 
 
 def boundary_distances(logits: Tensor, weight: Tensor) -> Tensor:
     """Compute the mean distance to the boundary between the predicted class and each other one (Liu & Qin 2024, eq. 4).
 
-    The distance to the boundary with class c is (f_ŷ - f_c) / ‖w_ŷ - w_c‖; all pairs of norms come from one product of
-    the weights with themselves.
+    The distance to the boundary with class c is (f_ŷ - f_c) / ‖w_ŷ - w_c‖. The norms come from a product of the
+    weights with themselves; with many classes only those of the predicted classes are worked out, in blocks.
 
     Parameters
     ----------
@@ -35,14 +36,28 @@ def boundary_distances(logits: Tensor, weight: Tensor) -> Tensor:
     Tensor of shape (n,)
         The mean distances.
     """
-    gram = weight.double() @ weight.double().T
-    squares = torch.diagonal(gram)
-    norms = (squares[:, None] + squares[None, :] - 2 * gram).clamp(min=0).sqrt().to(logits.dtype)
     top, predicted = logits.max(dim=1)
-    between = norms[predicted]
+    between = _distances_of_weights(weight, predicted).to(logits.dtype)
     distances = (top[:, None] - logits) / between.clamp(min=TINY)
     others = max(logits.shape[1] - 1, 1)
     return torch.where(between > 0, distances, torch.zeros_like(distances)).sum(dim=1) / others
+
+
+def _distances_of_weights(weight: Tensor, predicted: Tensor) -> Tensor:
+    """‖w_ŷ - w_c‖ for each input and class c."""
+    if len(weight) <= ALL_PAIRS:
+        gram = weight.double() @ weight.double().T
+        squares = torch.diagonal(gram)
+        return (squares[:, None] + squares[None, :] - 2 * gram).clamp(min=0).sqrt()[predicted]
+    squares = weight.double().square().sum(dim=1)
+    own, near = weight[predicted].double(), squares[predicted][:, None]
+    parts = []
+    for first in range(0, len(weight), ALL_PAIRS):
+        chosen = slice(first, first + ALL_PAIRS)
+        square = near + squares[chosen] - 2 * (own @ weight[chosen].double().T)
+        rounding = 1e-13 * (near + squares[chosen])  # what may be left between equal rows
+        parts.append(torch.where(square > rounding, square, torch.zeros_like(square)).sqrt().float())
+    return torch.cat(parts, dim=1)
 
 
 def gradient_norm(features: Tensor, logits: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from offmap import data
-from offmap.activations import META, Activations
+from offmap.activation_files import META
+from offmap.activations import Activations
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld import KnownSplits, LabeledInputs

@@ -233,6 +233,7 @@ def save_proposal(folder: Path, found: Discovery) -> None:
     found.save(folder / "discovery.offmap")
 
 
+@store.restoring("proposal")
 def load_proposal(folder: Path, number: int, ids: list[str], journal: Journal) -> Proposal:
     """Load a proposal and apply the edits of the journal that were not undone.
 

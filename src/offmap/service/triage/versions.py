@@ -104,6 +104,7 @@ def load_version(store_dir: Path, journal: Journal, number: int, base: Deploymen
     return Deployment(detector, learned.deployable(network), learned.class_names, base.encoder, base.examples)
 
 
+@store.restoring("learned version")
 def load_state(store_dir: Path, journal: Journal, number: int, first: LearningState) -> LearningState:
     """Load the state of the loop at a version; `first` is the one that the service was started with."""
     state = first

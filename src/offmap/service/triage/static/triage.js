@@ -271,6 +271,28 @@ function showFigures() {
   $("threshold-note").textContent = "at least " + percent(guard.tpr) + " of known inputs are accepted";
   $("notice").hidden = !view.notice;
   $("notice").textContent = view.notice ?? "";
+  const words = driftWords(stats.drift);
+  $("drift").hidden = !words;
+  $("drift").textContent = words;
+}
+
+function listed(words) {
+  const shown = words.slice(0, 5), rest = words.length - shown.length;
+  return shown.join(", ") + (rest ? " and " + rest + " more" : "");
+}
+
+function driftWords(drift) {
+  if (!drift) return "";
+  const of = (what, direction) => drift.classes.filter((one) => one.what === what && one.direction === direction).map((one) => "“" + one.class + "”");
+  const parts = [
+    ["more inputs than at calibration are taken for ", of("share", "higher")],
+    ["fewer are taken for ", of("share", "lower")],
+    ["scores have risen in ", of("score", "higher")],
+    ["scores have sunk in ", of("score", "lower")],
+    ["these features have moved: ", drift.features.map((one) => one.feature + (one.direction === "higher" ? " (up)" : " (down)"))],
+  ].filter(([, names]) => names.length).map(([words, names]) => words + listed(names));
+  if (!parts.length) return drift.alarm ? "Inputs have drifted from those of calibration; so far no class or feature stands out." : "";
+  return "Inputs have drifted from those of calibration: " + parts.join("; ") + ".";
 }
 
 function showJob() {

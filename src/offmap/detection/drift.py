@@ -24,8 +24,8 @@ from offmap.typing import Array
 
 BINS = 64
 _CHUNK = 64  # bets multiplied at a time: 0.1 ** 64 is still a number
-_MAX_CAPITAL = 1e100  # at which betting stops
-_STAKES = np.array([-1.8, -0.9, -0.3, 0.3, 0.9, 1.8])
+MAX_CAPITAL = 1e100  # at which betting stops
+STAKES = np.array([-1.8, -0.9, -0.3, 0.3, 0.9, 1.8])
 
 
 def compute_smoothed_ranks(bins: Array, counts: Array, noise: Array) -> tuple[Array, Array]:
@@ -88,8 +88,8 @@ def compute_bets(ranks: Array) -> Array:
     (True, True)
     """
     away = ranks[:, None] - 0.5
-    moved = 1 + _STAKES * away
-    spread = 1 + _STAKES * (6 * away**2 - 0.5) / 2
+    moved = 1 + STAKES * away
+    spread = 1 + STAKES * (6 * away**2 - 0.5) / 2
     return np.concatenate([moved, spread], axis=1)
 
 
@@ -184,13 +184,13 @@ class DriftMonitor:
         levels = np.linspace(0, 1, min(BINS, n_edges) + 1)[1:-1]
         self.edges = np.unique(np.quantile(shuffled[:n_edges], levels))
         self._counts = np.bincount(self._find_bins(shuffled[n_edges:]), minlength=len(self.edges) + 1)
-        self._capital = np.zeros(2 * len(_STAKES))
+        self._capital = np.zeros(2 * len(STAKES))
         self.evidence = DriftEvidence(1.0, 1.0, None, 0)
 
     def update(self, scores: Array) -> DriftEvidence:
         """Update the test by new scores, in the order of arrival, and return its state."""
         for first in range(0, len(scores), _CHUNK):
-            if self.evidence.capital < _MAX_CAPITAL:
+            if self.evidence.capital < MAX_CAPITAL:
                 self._update_chunk(np.asarray(scores[first : first + _CHUNK], np.float64))
         return self.evidence
 

@@ -1,0 +1,33 @@
+"""`offmap recalibrate`: move a guard's threshold on with inputs that people have confirmed as known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offmap.cli.options import InputOptions, Json, show, wanted, with_inputs
+
+
+@with_inputs
+def recalibrate(
+    guard: Annotated[Path, typer.Argument(help="A calibrated guard that offmap fit wrote.")],
+    confirmed: Annotated[
+        Path, typer.Argument(help="Inputs confirmed as known, oldest first; a fair sample, not only of flagged ones.")
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write; it may be the guard's own.")],
+    inputs: InputOptions,
+    window: Annotated[int, typer.Option(min=1, help="How many calibration inputs to keep, the newest.")] = 1000,
+    as_json: Json = False,
+) -> None:
+    """Let confirmed known inputs take the place of the oldest calibration inputs, and save the guard."""
+    import offmap
+
+    loaded = offmap.load(guard)
+    acts = inputs.activations(confirmed, wanted(loaded))
+    loaded.recalibrate(acts, window=window)
+    loaded.save(out)
+    kept = len(loaded.calibration.scores)
+    result = {"guard": str(out), "confirmed": len(acts), "calibrated_on": kept, "tpr": loaded.calibration.tpr}
+    show(result, as_json, f"{len(acts)} confirmed inputs taken in; {out} is calibrated on the newest {kept}")
