@@ -48,19 +48,19 @@ METHODS: Registry[Method] = Registry(
 
 @METHODS.register("graph")
 def graph(problem: Problem) -> Labels:
-    """Join over the neighbour graph, or k-means on its eigenvectors, whichever is tighter (`group_by_graph`)."""
+    """Join rows over the neighbour graph, or group its eigenvectors, whichever is tighter (`group_by_graph`)."""
     return group_by_graph(problem.rows, problem.codes, problem.n_known, problem.k, problem.seed).labels
 
 
 @METHODS.register("ss-kmeans")
 def ss_kmeans(problem: Problem) -> Labels:
-    """Semi-supervised k-means from the constrained Ward tree; plain k-means from a Ward tree without labels."""
+    """Run semi-supervised k-means from the constrained Ward tree; plain k-means from a Ward tree without labels."""
     return group(problem.rows, problem.k, problem.seed, problem.forced, problem.n_known)[0]
 
 
 @METHODS.register("kmeans")
 def kmeans(problem: Problem) -> Labels:
-    """Plain k-means, best of three starts; groups are named after known classes afterwards."""
+    """Run plain k-means, best of three starts; groups are named after known classes afterwards."""
     rng = np.random.default_rng(problem.seed)
     fit = best_of(lloyd(problem.rows, plus_plus(problem.rows, problem.k, rng)) for _ in range(3))
     return name_after_known(fit.labels, problem, exactly=True)
@@ -68,7 +68,7 @@ def kmeans(problem: Problem) -> Labels:
 
 @METHODS.register("gcd")
 def gcd(problem: Problem) -> Labels:
-    """Semi-supervised k-means as published (Vaze et al. 2022): k-means++ starts, best of ten."""
+    """Run semi-supervised k-means as published (Vaze et al. 2022): k-means++ starts, best of ten."""
     rng = np.random.default_rng(problem.seed)
     if problem.forced is None:
         return kmeans(problem)
@@ -85,7 +85,7 @@ def gcd(problem: Problem) -> Labels:
 
 @METHODS.register("spectral")
 def spectral(problem: Problem) -> Labels:
-    """Eigenvectors of the neighbour graph with labelled classes as cliques, grouped by semi-supervised k-means."""
+    """Group eigenvectors of the neighbour graph, labelled classes as cliques, by semi-supervised k-means."""
     from offmap.graph import spectral_features
 
     rows = problem.rows.block(0, len(problem.rows))
@@ -97,7 +97,7 @@ def spectral(problem: Problem) -> Labels:
 
 @METHODS.register("gmm")
 def gmm(problem: Problem) -> Labels:
-    """Return a mixture of Gaussians of one shape (scikit-learn), started from semi-supervised k-means.
+    """Fit a mixture of Gaussians of one shape (scikit-learn), started from semi-supervised k-means.
 
     One covariance for all: in hundreds of columns a class has too few rows for a shape of its own.
     """
@@ -125,7 +125,7 @@ def gmm(problem: Problem) -> Labels:
 
 @METHODS.register("vmf")
 def vmf(problem: Problem) -> Labels:
-    """Return a mixture of von Mises–Fisher distributions with one concentration (Banerjee et al. 2005), labels held.
+    """Fit a mixture of von Mises–Fisher distributions with one concentration (Banerjee et al. 2005), labels held.
 
     Soft spherical k-means: each step weighs rows by ``exp(κ cos)``; κ from the mean resultant length.
     """
@@ -156,7 +156,7 @@ def vmf(problem: Problem) -> Labels:
 
 @METHODS.register("hdbscan")
 def hdbscan(problem: Problem) -> Labels:
-    """HDBSCAN (scikit-learn): finds its own number of groups and leaves outliers out; `k` is not used.
+    """Run HDBSCAN (scikit-learn), which finds its own number of groups and leaves outliers out; `k` is not used.
 
     Densities mean little in hundreds of columns, so wide rows are first projected to their leading directions.
     """
