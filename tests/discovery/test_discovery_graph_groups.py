@@ -166,6 +166,7 @@ def test_the_count_lies_between_what_the_tree_and_the_sizes_say():
     assert even.count(60, tree_error=0.01)[0] == pytest.approx(60, abs=0.5)  # the tree is sure
     assert even.count(20)[0] == 20  # nothing novel is a possible answer
     assert even.count(60)[1] < 0.25
+    assert even.count_plausible(np.array([3, 8, 80, 100, 300, 2000])) == 3
     assert even.log_likelihood(np.full(40, 100)) > even.log_likelihood(np.array([100] * 39 + [1000]))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from offmap.errors import InputError
-from offmap.graph import Graph, add_labels, eigengap, normalized_adjacency, spectral_embedding
+from offmap.graph import Graph, add_labels, eigengap, knn_graph, normalized_adjacency, spectral_embedding
 
 
 def planted(n: int, classes: int, seed: int):
@@ -100,3 +100,17 @@ def test_eigengap_counts_planted_classes():
 def test_errors_say_what_is_wrong(call, said):
     with pytest.raises(InputError, match=said):
         call()
+
+
+def test_a_filtered_block_spans_what_the_dense_solver_finds():
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(8), 60)
+    rows = rng.normal(size=(8, 5))[truth] + 0.5 * rng.normal(size=(480, 5))
+    graph = add_labels(knn_graph(rows, 10), np.where(truth < 3, truth, -1), eta_l=0.5)
+    dense = spectral_embedding(graph, 12)
+    rough = spectral_embedding(graph, 12, dense_nodes=0, tolerance=1e-3)
+    np.testing.assert_allclose(rough.values, dense.values, atol=2e-3)
+    assert np.linalg.norm(rough.vectors[:, :8].T @ dense.vectors) ** 2 / 8 > 0.999
+    np.testing.assert_allclose(rough.vectors.T @ rough.vectors, np.eye(12), atol=1e-4)
+    again = spectral_embedding(graph, 12, dense_nodes=0, tolerance=1e-3)
+    np.testing.assert_array_equal(rough.vectors, again.vectors)

@@ -21,6 +21,7 @@ UNLABELED_SPREAD = 0.5  # of log sizes when no class is known
 CENTRE_STEP = 0.5  # between the typical sizes that are tried when no class is known
 LABEL_WEIGHT = 0.5  # labels may not be drawn evenly within a class, so they count half
 CERTAIN = 6.0  # squared standard errors that novel classes must differ by from known ones in size to count as different
+IMPLAUSIBLE = -3.0  # the log-density of a size, relative to the typical one, that is no class: a twentieth
 ACCURATE = 0.1  # the relative error that a count from sizes has at best
 TREE_ERROR = 0.25  # the relative error of a count from the tree alone
 
@@ -66,6 +67,12 @@ class ClassSizes:
         novel = self.log_prior(novel=True)[np.maximum(counts[n_known:], 1) - 1].sum()
         gaps = np.log(np.maximum(counts[:n_known], 1) / self.known) / LEAST_SPREAD
         return float(novel - np.log1p(gaps**2).sum())
+
+    def count_plausible(self, counts: IntArray) -> int:
+        """Return how many of these sizes a novel class is likely to have; without known classes, any size is."""
+        if not len(self.known):
+            return len(counts)
+        return int((self.log_prior(novel=True)[counts - 1] > IMPLAUSIBLE).sum())
 
     def count(self, joined: int, tree_error: float = TREE_ERROR) -> tuple[float, float]:
         """Combine the number of groups that the tree gives with the number that the rows have room for.

@@ -30,8 +30,9 @@ from offmap.typing import Float32Array, IntArray
 NEIGHBORS = 10  # of the graph that rows are joined over
 MOST_NEIGHBORS = 20  # of the graph whose eigenvectors are used
 GRAPH_ROWS = 30_000  # a graph is built over so many rows at most, the others follow their neighbours
-SHIFTS = (0.0, -0.5, 0.5, -1.0, 1.0, -1.5, 1.5, -2.0, 2.0, -3.0, -4.0)  # of the merge test, to get a number of groups
-CERTAIN = 0.05  # the relative error of a number of groups that a shift of the merge test does not change
+SHIFTS = (4.0, -4.0)  # of the merge test, when a number of groups is asked for: from few groups to many
+HALVINGS = 4
+CERTAIN = 0.02  # the relative error of a number of groups that a shift of the merge test does not change
 LEAST_SHARE = 0.05  # of a row's links inside its group: one row without any must not decide
 Z = 1.64  # standard errors on both sides of the number of classes: 90 %
 
@@ -108,26 +109,25 @@ class _Problem:
         self.sizes: ClassSizes = estimate_sizes(self.tree, near, codes, n_known)
         self.score = self.sizes.group_score(int((codes >= 0).sum()))
         self.vectors = np.zeros((len(near), 0))
+        self.joined: dict[float, IntArray] = {}  # groups by the shift of the merge test
 
     def find(self) -> tuple[IntArray, tuple[int, int], dict[str, float]]:
         """Return groups when their number is not known, the interval of that number, and the numbers on the way."""
-        joined = self.join()
-        count = self.number(joined)
-        fewer, more = (max(self.number(self.join(by)) - self.n_known, 1) for by in (1.0, -1.0))
-        tree_error = min(CERTAIN + abs(math.log(more / fewer)), TREE_ERROR)
-        estimate, error = self.sizes.count(count, tree_error)
+        count, fewer, more = (self.plausible(self.join(shift)) for shift in (0.0, 1.0, -1.0))
+        change = math.log(max(more - self.n_known, 1) / max(fewer - self.n_known, 1))
+        estimate, error = self.sizes.count(count, min(CERTAIN + abs(change), TREE_ERROR))
         k = max(round(estimate), self.n_known, 1)
-        labels = self.divide(k, joined)
+        labels = self.divide(k)
         novel = k - self.n_known
         low, high = (self.n_known + novel * math.exp(by * Z * error) for by in (-1, 1))
         interval = min(math.floor(low), count), max(math.ceil(high), count)
         return labels, interval, {"joined": float(count), "sizes": estimate}
 
-    def divide(self, k: int, joined: IntArray | None = None) -> IntArray:
+    def divide(self, k: int) -> IntArray:
         """Return exactly `k` groups: the most likely of several ways to form them."""
         features = Rows(self.features(k))
         ways = [group(features, k, self.seed, self.forced, self.n_known)[0]]
-        start = self.join_to(k, joined)
+        start = self.join_to(k)
         if start is not None:
             improved = lloyd(features, class_means(features, start, k), forced=self.forced).labels
             free = np.flatnonzero(self.codes < 0)
@@ -148,21 +148,36 @@ class _Problem:
         """Return how many groups there are, every known class counting as one."""
         return max(len(np.unique(labels[labels >= self.n_known])) + self.n_known, 1)
 
+    def plausible(self, labels: IntArray) -> int:
+        """Return how many groups there are without those whose size no class is likely to have: a few odd rows."""
+        novel = np.bincount(labels, minlength=self.n_known)[self.n_known :]
+        return self.n_known + self.sizes.count_plausible(novel[novel > 0])
+
     def join(self, shift: float = 0.0) -> IntArray:
         """Return groups from the tree of joins, known classes first; rows of tiny groups follow their neighbours."""
-        found = name_groups(self.tree.cut(shift, self.codes, self.score), self.codes, self.n_known)
-        return follow_neighbors(self.graph, found, np.flatnonzero(found < 0))
+        if shift not in self.joined:
+            found = name_groups(self.tree.cut(shift, self.codes, self.score), self.codes, self.n_known)
+            self.joined[shift] = follow_neighbors(self.graph, found, np.flatnonzero(found < 0))
+        return self.joined[shift]
 
-    def join_to(self, k: int, joined: IntArray | None = None) -> IntArray | None:
-        """Return `k` groups from the tree: the merge test is shifted until there are enough, the likest are merged."""
-        best: IntArray | None = None
-        for shift in SHIFTS:
-            found = joined if joined is not None and shift == 0 else self.join(shift)
-            if self.number(found) >= k and (best is None or self.number(found) < self.number(best)):
-                best = found
-            if best is not None and self.number(best) == k:
+    def join_to(self, k: int) -> IntArray | None:
+        """Return `k` groups from the tree, `None` if it has fewer.
+
+        The shift of the merge test is halved in until the test gives `k` groups or hardly more; the likest are merged.
+        """
+        few, many = SHIFTS
+        if self.number(self.join()) >= k:
+            many = 0.0
+        elif self.number(self.join(many)) < k:
+            return None
+        else:
+            few = 0.0
+        for _ in range(HALVINGS):
+            if self.number(self.join(many)) == k:
                 break
-        return None if best is None else merge_groups(self.graph, best, self.n_known, k)
+            middle = (few + many) / 2
+            few, many = (few, middle) if self.number(self.join(middle)) >= k else (middle, many)
+        return merge_groups(self.graph, self.join(many), self.n_known, k)
 
     def features(self, k: int) -> Float32Array:
         """Return eigenvectors for so many groups, rows of length 1."""

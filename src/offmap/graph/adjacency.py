@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from offmap.errors import InputError
-from offmap.typing import FloatArray
+from offmap.typing import Array, FloatArray
 
 Matrix = Any  # a dense float64 array or a SciPy sparse array, nodes × something
 
@@ -64,14 +65,17 @@ class Graph:
         """The total weight at each node, ``w_x`` of the thesis (section 6.3.1)."""
         return self.dot(np.ones(self.n_nodes))
 
-    def dot(self, vectors: FloatArray) -> FloatArray:
+    def dot(self, vectors: Array) -> Array:
         """The adjacency times one vector or several columns, never forming it."""
-        out = np.zeros(vectors.shape, dtype=np.float64)
-        if self.base is not None:
-            out = out + self.base @ vectors
+        parts = [] if self.base is None else [self.base @ vectors]
         if self.factors is not None:
-            out = out + self.factors @ (self.factors.T @ vectors)
-        return out
+            parts.append(self.factors @ (self.factors.T @ vectors))
+        return np.asarray(sum(parts))
+
+    def astype(self, dtype: npt.DTypeLike) -> Graph:
+        """Return the graph with weights of another precision."""
+        parts = (None if part is None else part.astype(dtype) for part in (self.base, self.factors))
+        return _trusted(*parts)
 
     def scaled(self, left: FloatArray) -> Graph:
         """The graph with row and column x multiplied by ``left[x]``."""

@@ -1,4 +1,8 @@
-"""The leading eigenvectors of a graph: dense when small, Lanczos on a matrix-free operator when large."""
+"""The leading eigenvectors of a graph: dense when small, matrix-free when large.
+
+Lanczos where they have to be exact; where a thousandth is enough, a whole block of vectors is filtered at a time, which
+is several times faster because matrices are multiplied instead of vectors.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,12 @@ from scipy.linalg import eigh
 
 from offmap.errors import InputError
 from offmap.graph.adjacency import Graph, Matrix, as_graph, inverse_root
-from offmap.typing import FloatArray
+from offmap.typing import Array, FloatArray
 
 DENSE_NODES = 600
+ROUGH = 1e-3  # the tolerance from which a block of vectors is filtered
+FILTER_DEGREE = 10
+MOST_FILTERS = 6
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ def spectral_embedding(
     seed
         Of the start vector of Lanczos.
     tolerance
-        Relative accuracy of the eigenvalues by Lanczos.
+        Relative accuracy of the eigenvalues of a large graph; from 0.001 up a faster method is used.
     dense_nodes
         Up to this many nodes the dense solver is used.
 
@@ -90,7 +97,8 @@ def spectral_embedding(
     if n <= dense_nodes or k >= n - 1:
         values, vectors = eigh(scaled.toarray(), subset_by_index=(n - k, n - 1))
     else:
-        values, vectors = _lanczos(scaled, k, seed, tolerance)
+        solve = _filter_subspace if normalized and tolerance >= ROUGH else _lanczos
+        values, vectors = solve(scaled, k, seed, tolerance)
     order = np.argsort(-values, kind="stable")
     return Spectrum(values[order], _signed(vectors[:, order]), degrees)
 
@@ -111,6 +119,33 @@ def _lanczos(graph: Graph, k: int, seed: int, tolerance: float) -> tuple[FloatAr
             "settled; ask for fewer, or pass a larger tolerance"
         ) from error
     return np.asarray(values, dtype=np.float64), np.asarray(vectors, dtype=np.float64)
+
+
+def _filter_subspace(graph: Graph, k: int, seed: int, tolerance: float) -> tuple[FloatArray, FloatArray]:
+    """Filter a block of random vectors by Chebyshev polynomials (Zhou et al. 2006) until its eigenvalues settle.
+
+    A normalised adjacency has its eigenvalues between -1 and 1. The polynomial is small below the last eigenvalue of
+    the block and grows fast above it.
+    """
+    n = graph.n_nodes
+    width = min(n, k + max(k // 10, 10))
+    light = graph.astype(np.float32)
+    block: Array = np.random.default_rng(seed).standard_normal((n, width), dtype=np.float32)
+    values: Array = np.zeros(width, np.float32)
+    lowest = 0.0
+    for _ in range(MOST_FILTERS):
+        half, middle = np.float32((lowest + 1) / 2), np.float32((lowest - 1) / 2)
+        before, block = block, (light.dot(block) - middle * block) / half
+        for _ in range(FILTER_DEGREE - 1):
+            before, block = block, 2 * (light.dot(block) - middle * block) / half - before
+        block = np.linalg.qr(block)[0]
+        old = values
+        values, turn = np.linalg.eigh(block.T @ light.dot(block))
+        block = block @ turn
+        lowest = float(np.clip(values[0], -0.9, 0.999))
+        if np.abs(values[-k:] - old[-k:]).max() <= tolerance:
+            break
+    return values[-k:].astype(np.float64), block[:, -k:].astype(np.float64)
 
 
 def _signed(vectors: FloatArray) -> FloatArray:
