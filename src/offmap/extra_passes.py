@@ -1,4 +1,4 @@
-"""What a method asks of a network beyond features and logits: detectors declare it, `Network` provides it.
+"""Passes that a method asks of a network beyond features and logits: detectors declare it, `Network` provides it.
 
 A request is a small frozen value with a `key`, the canonical text that names its result in the extras of
 `Activations`. Nothing here knows a detector or runs a network.

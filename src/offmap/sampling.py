@@ -90,7 +90,7 @@ class _Lowest:
 
     @property
     def companions(self) -> dict[str, Array]:
-        """What was given beside the rows, in the same order."""
+        """The values given beside the rows, in the same order."""
         self._compact()
         held = self._parts[0][2] if self._parts else {}
         return {name: value[: self._final()] for name, value in held.items()}

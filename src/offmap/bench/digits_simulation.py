@@ -131,7 +131,7 @@ class Simulation:
 
     @property
     def state(self) -> LearningState:
-        """What is in use at the end."""
+        """The state in use at the end."""
         return self.run.state
 
     @property

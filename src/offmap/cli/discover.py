@@ -1,4 +1,4 @@
-"""`offmap discover`: which classes are hidden in a pile."""
+"""`offmap discover`: which classes are hidden among unlabelled inputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def discover(
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Find the classes hidden in a pile: how many there are, and which rows belong together."""
+    """Find the classes hidden among unlabelled inputs: how many there are, and which rows belong together."""
     import numpy as np
 
     from offmap import data as files

@@ -35,7 +35,7 @@ def loop(
     ] = None,
     stream: Annotated[
         list[Path] | None,
-        typer.Option("--stream", "--pile", help="Inputs without labels; may be given again: each is a round."),
+        typer.Option("--stream", help="Inputs without labels; may be given again: each is a round."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How many rounds; one stream is cut into as many parts.")] = 1,
     known: Annotated[int, typer.Option(help="With digits: how many are known at first.")] = 6,

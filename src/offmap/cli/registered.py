@@ -1,4 +1,4 @@
-"""What is registered, for help texts and for `offmap methods`."""
+"""Lists of what is registered, for help texts and for `offmap methods`."""
 
 from __future__ import annotations
 

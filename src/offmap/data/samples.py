@@ -1,4 +1,4 @@
-"""What a reader returns: named arrays with one row per sample, and where they came from."""
+"""The value that a reader returns: named arrays with one row per sample, and where they came from."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Samples:
 
     @property
     def inputs(self) -> Array:
-        """What goes into a network."""
+        """The array that goes into a network."""
         return self._part("inputs")
 
     @property

@@ -81,7 +81,7 @@ class OpenWorldSplit:
 
     @cached_property
     def labels(self) -> IntArray:
-        """What a learner may see: the class where labelled, −1 elsewhere."""
+        """The labels that a learner may see: the class where labelled, −1 elsewhere."""
         labels = np.full(len(self), -1, np.int64)
         labels[self.labelled] = self.targets[self.labelled]
         return labels

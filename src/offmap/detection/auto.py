@@ -92,7 +92,7 @@ class Auto(Score):
 
     @property
     def requirements(self) -> Requirements:
-        """What it asks of a network: features and logits, and with `passes` those of the methods that take some."""
+        """The passes it asks of a network: features, logits, and with `passes` those of the methods that take some."""
         from offmap.detection.detectors import detector
 
         wanted = Requirements()

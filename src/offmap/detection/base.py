@@ -1,4 +1,4 @@
-"""What every method is: a frozen set of parameters that declares its statistics; the `Detector` holds the state.
+"""The base of every method: a frozen set of parameters that declares its statistics; the `Detector` holds the state.
 
 A *shaper* changes what goes by (features, head or logits), a *score* turns it into one number per input, higher =
 known.

@@ -1,4 +1,4 @@
-"""What must hold before components are put in a row, and before activations are shown to them."""
+"""Checks of what must hold before components are put in a row, and before activations are shown to them."""
 
 from __future__ import annotations
 

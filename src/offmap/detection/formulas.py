@@ -1,4 +1,4 @@
-"""What a bank or scikit-learn computes, in tensor operations alone, from which a graph can be drawn."""
+"""Formulas that a bank or scikit-learn computes, in tensor operations alone, from which a graph can be drawn."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class PlanFitter:
 
     @property
     def requirements(self) -> Requirements:
-        """What it reads: for fitting before it is fitted, for scoring afterwards. Pass it to `Network.extract`."""
+        """The arrays and passes it reads, for `Network.extract`: to fit before it is fitted, to score afterwards."""
         if (auto := self._auto) is not None:
             return auto.requirements
         wanted = list_required(self.plan.chains, fitting=not self.is_fitted)
@@ -301,7 +301,7 @@ class PlanFitter:
 
     @property
     def fitted(self) -> Fitting:
-        """What it has learnt; raises `NotFittedError` before it can score."""
+        """The fitted statistics; raises `NotFittedError` before it can score."""
         if self.fitting is None:
             raise NotFittedError(f"{self}: not fitted; call fit() first")
         if not self.fitting.is_done:

@@ -1,4 +1,4 @@
-"""How many classes are in the pile, which rows are they, and what do they look like."""
+"""Find the classes among unlabelled rows: how many there are, which rows belong to each, what they look like."""
 
 from __future__ import annotations
 

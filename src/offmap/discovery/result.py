@@ -1,4 +1,4 @@
-"""What was discovered: labels, classes a person can name, and the edits that person makes, kept in a journal."""
+"""The result of discovery: labels, classes a person can name, and the edits that person makes, kept in a journal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KIND = "discovery"
 
 @dataclass(frozen=True, eq=False)
 class Discovery:
-    """The classes found in a pile, and which row belongs to which.
+    """The classes found among unlabelled rows, and which row belongs to which.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Discovery:
 
     @property
     def names(self) -> dict[int, str]:
-        """What each class is called."""
+        """The name of each class."""
         return {info.id: info.name for info in self.classes}
 
     @property

@@ -1,4 +1,4 @@
-"""Learning known and novel classes from some labels and a pile of unlabelled data."""
+"""Learning known and novel classes from some labels and many unlabelled inputs."""
 
 from offmap.learning.learn import learn
 from offmap.learning.model import OpenWorldModel

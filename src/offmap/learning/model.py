@@ -1,4 +1,4 @@
-"""What `learn` returns: an encoder with a linear classifier over known and novel classes, as a `Network` too."""
+"""The result of `learn`: an encoder with a linear classifier over known and novel classes, as a `Network` too."""
 
 from __future__ import annotations
 

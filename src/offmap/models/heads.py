@@ -1,4 +1,4 @@
-"""What is put on top of an encoder: adapters of embeddings and projection heads."""
+"""Modules on top of an encoder: adapters of embeddings and projection heads."""
 
 from __future__ import annotations
 

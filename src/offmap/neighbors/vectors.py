@@ -1,4 +1,4 @@
-"""What a bank does to vectors before and after the search: check, scale, centre, measure."""
+"""Steps of a bank before and after the search: check, scale, centre, measure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of each proposed group: exact tests for harm to known classes, and which groups are left out."""
+"""Decide about each proposed group: exact tests for harm to known classes, and which groups are left out."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Deployment:
 
     @cached_property
     def requirements(self) -> Requirements:
-        """What the detector asks of a network."""
+        """The passes that the detector asks of a network."""
         return replace(self.detector.requirements, labels=False)
 
     @property

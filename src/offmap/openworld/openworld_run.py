@@ -121,7 +121,7 @@ class OpenWorldRun:
 
     @property
     def deployment(self) -> Deployment:
-        """What goes into service: it can be saved, served and exported."""
+        """The detector, network and class names: they can be saved, served and exported."""
         return self.state.deployment
 
     @property

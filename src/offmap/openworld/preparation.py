@@ -1,4 +1,4 @@
-"""What rounds begin with: a state made from labelled data, and unlabelled data as a stream."""
+"""The start of the rounds: a state made from labelled data, and unlabelled data as a stream."""
 
 from __future__ import annotations
 

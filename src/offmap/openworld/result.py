@@ -105,7 +105,7 @@ class Round:
 
     @property
     def state(self) -> LearningState:
-        """What to go on with: the new state if it was accepted, else the old one."""
+        """The state to go on with: the new one if it was accepted, else the old one."""
         return self.new if self.accepted else self.old
 
     @property

@@ -40,7 +40,7 @@ class LearningState:
 
     @property
     def deployment(self) -> Deployment:
-        """What goes into service."""
+        """The detector, network and class names that go into service."""
         return Deployment(self.detector, self.learned.deployable(self.network), self.known.class_names)
 
     def part(self, features: Any = None, inputs: Any = None, labels: Any = None) -> LabeledInputs:

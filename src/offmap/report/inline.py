@@ -1,4 +1,4 @@
-"""What is written into a page itself: text as safe HTML, pictures as data."""
+"""Parts written into a page itself: text as safe HTML, pictures as data."""
 
 from __future__ import annotations
 

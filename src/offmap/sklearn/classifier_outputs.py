@@ -1,4 +1,4 @@
-"""What a classifier of scikit-learn says about rows, as activations: features, logits and head."""
+"""Outputs of a scikit-learn classifier as activations: features, logits and head."""
 
 from __future__ import annotations
 

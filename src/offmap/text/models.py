@@ -1,4 +1,4 @@
-"""What runs inside a `TextEncoder`: an ONNX graph with its tokenizer, a torch model, or any function."""
+"""Models that run inside a `TextEncoder`: an ONNX graph with its tokenizer, a torch model, or any function."""
 
 from __future__ import annotations
 

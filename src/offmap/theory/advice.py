@@ -1,4 +1,4 @@
-"""What to label next: forecast, from the graph alone, which labels will tighten known and novel clusters.
+"""Advice on what to label next: forecast, from the graph alone, which labels will tighten known and novel clusters.
 
 The forecast is the slope of the K-means measure (`offmap.theory.perturbation`), taken over the partition as it is
 believed to be now. It is only as good as that partition; `benchmarks/advice.py` measures how good on real data.

@@ -1,4 +1,4 @@
-"""What a k-th neighbour distance says (KNN): a density on the sphere, a posterior, and the threshold between.
+"""The meaning of a k-th neighbour distance (KNN): a density on the sphere, a posterior, and the threshold between.
 
 The thesis' dimension is that of the feature space, m − 1 on the sphere. Hundreds of dimensions make the
 density meaningless (r^(m−1) underflows or explodes); data fill far fewer, so that number is estimated.

@@ -1,4 +1,4 @@
-"""What a diagnosis found, as plain values: sentences, tables, and figures still to be drawn."""
+"""Findings of a diagnosis as plain values: sentences, tables, and figures still to be drawn."""
 
 from __future__ import annotations
 

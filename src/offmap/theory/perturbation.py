@@ -1,4 +1,4 @@
-"""What labels do to clusters (SORL): the K-means measure as labels are mixed into the graph.
+"""The effect of labels on clusters (SORL): the K-means measure as labels are mixed into the graph.
 
 Labelling a class adds ``δ 𝔩𝔩ᵀ`` to the adjacency, 𝔩 being every node's connection to the class. The slope of
 the measure at δ = 0 says whether clusters get tighter, before a single label is bought.

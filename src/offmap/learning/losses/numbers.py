@@ -1,4 +1,4 @@
-"""What every loss does first: full precision where half would overflow, rows of length 1, a graph-safe zero."""
+"""Steps that every loss begins with: full precision where half would overflow, rows of length 1, a graph-safe zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be learned, by name: each objective in the file of its kind."""
+"""Objectives by name, each in the file of its kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an objective is: a module with its own head and state, a loss of two views, and settings with presets."""
+"""The base of objectives: a module with its own head and state, a loss of two views, and settings with presets."""
 
 from __future__ import annotations
 
