@@ -150,6 +150,8 @@ class Perturbed:
         One standard deviation per channel by which the step is divided, for networks fed standardised inputs.
     share : float, default=1.0
         Move only this share of an input's values, those with the smallest gradients; 1 moves all.
+    layers : tuple of Layer, default=()
+        Inner layers to look at in the perturbed pass as well.
 
     Examples
     --------
@@ -163,6 +165,7 @@ class Perturbed:
     sign_zero: int = 1
     scale: tuple[float, ...] | None = None
     share: float = 1.0
+    layers: tuple[Layer, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -184,8 +187,12 @@ class Perturbed:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Features and logits of the perturbed inputs."""
-        return _both(self.key)
+        """Features and logits of the perturbed inputs, then what was asked of inner layers."""
+        return (*_both(self.key), *map(self.layer_output, self.layers))
+
+    def layer_output(self, layer: Layer) -> str:
+        """Return the name under which what a layer says of the perturbed inputs stands."""
+        return f"{self.key}/{layer.key}"
 
 
 @dataclass(frozen=True)

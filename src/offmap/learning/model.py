@@ -19,6 +19,7 @@ from offmap.errors import InputError, StoreError
 from offmap.learning.encoders import Encoder, build_encoder
 from offmap.learning.inputs import as_inputs, as_tokens
 from offmap.learning.objectives.base import Objective
+from offmap.models.known_heads import build_known_head
 from offmap.neighbors.vectors import unit
 from offmap.network import Network
 from offmap.typing import Float32Array
@@ -40,12 +41,17 @@ class OpenWorldNet(nn.Module):
         The projection is left out of the classifier's features when objectives read the encoder's.
     width, n_classes
         Of the classifier.
+    known_head
+        A head over known classes that the objective trained, which `KnownNet` reads.
     """
 
-    def __init__(self, encoder: Encoder, projection: nn.Module, width: int, n_classes: int) -> None:
+    def __init__(
+        self, encoder: Encoder, projection: nn.Module, width: int, n_classes: int, known_head: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.encoder, self.projection = encoder, projection
         self.classifier = nn.Linear(width, n_classes)
+        self.known_head = known_head
 
     def embed(self, inputs: Tensor) -> Tensor:
         """Compute features of length 1."""
@@ -54,6 +60,26 @@ class OpenWorldNet(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute logits over known classes, then novel ones."""
         logits: Tensor = self.classifier(self.embed(inputs))
+        return logits
+
+
+class KnownNet(nn.Module):
+    """The encoder with the head over known classes that the objective trained, features as they are.
+
+    Parameters
+    ----------
+    net
+        A network with such a head.
+    """
+
+    def __init__(self, net: OpenWorldNet) -> None:
+        super().__init__()
+        self.encoder, self.projection, self.known_head = net.encoder, net.projection, net.known_head
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Compute logits over known classes."""
+        assert self.known_head is not None
+        logits: Tensor = self.known_head(self.projection(self.encoder(inputs).float()))
         return logits
 
 
@@ -98,6 +124,20 @@ class OpenWorldModel:
         """The model as a `Network`: detectors fit on what it extracts."""
         return Network(self.net)
 
+    @cached_property
+    def known_network(self) -> Network:
+        """The head over known classes that the objective trained, as a `Network` for detectors.
+
+        ``godin`` keeps one for ``godin_h`` and ``godin_g``, ``mos`` for ``mos``, ``logitnorm`` for scores of logits.
+        """
+        if self.net.known_head is None:
+            raise InputError(
+                f"{self!r}: this objective keeps no head over known classes (godin, logitnorm and mos do); "
+                "use model.network"
+            )
+        linear = isinstance(self.net.known_head, nn.Linear)
+        return Network(KnownNet(self.net), None if linear else "projection")
+
     def predict(self, x: Any) -> npt.NDArray[np.int64]:
         """Predict the class number of each input, known numbers as given, novel ones after them."""
         return self.class_ids[np.concatenate([_numpy(logits).argmax(axis=1) for logits in self._logits(x)])]
@@ -129,6 +169,8 @@ class OpenWorldModel:
             "history": self.history,
             "run": self.config,
         }
+        if self.net.known_head is not None:
+            config["known_head"] = self.net.known_head.config
         store.save(Path(path), KIND, config, tensors)
 
     @classmethod
@@ -141,8 +183,13 @@ class OpenWorldModel:
             raise StoreError(f"not a whole {KIND}: {len(names)} names, {len(config['class_ids'])} classes")
         with store.restoring(KIND):
             made = build_encoder(config["encoder"], encoder)
+            kept = config.get("known_head")
             net = OpenWorldNet(
-                made, Objective.projection_head(made.width, columns), columns or made.width, len(config["class_ids"])
+                made,
+                Objective.projection_head(made.width, columns),
+                columns or made.width,
+                len(config["class_ids"]),
+                None if kept is None else build_known_head(kept),
             )
             state = {n.removeprefix("net."): torch.from_numpy(a.copy()) for n, a in stored.tensors.items()}
             net.load_state_dict(state)
@@ -171,6 +218,8 @@ def _check_runs(net: OpenWorldNet, config: dict[str, Any]) -> None:
     if shape is not None:
         with torch.no_grad():
             net(torch.zeros(2, *shape))
+            if net.known_head is not None:
+                KnownNet(net)(torch.zeros(2, *shape))
 
 
 def _numpy(tensor: Tensor) -> npt.NDArray[Any]:

@@ -85,7 +85,7 @@ class TrainingRun:
         features = building.compute_features(classified, prepared)
         weight, bias, used = building.find_class_vectors(loss, features, known, seed, balanced, smoothing)
         width = training.projection if projected else body.width
-        net = OpenWorldNet(body, head if projected else nn.Identity(), width, len(used))
+        net = OpenWorldNet(body, head if projected else nn.Identity(), width, len(used), loss.known_head())
         return building.assemble_model(net, weight, bias, used, known, trainer.history, config)
 
     def prepare(self, data: Inputs, codes: IntArray, n_known: int, encoder: str | nn.Module) -> tuple[Encoder, Tensor]:

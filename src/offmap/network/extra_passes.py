@@ -81,8 +81,14 @@ def _perturbed(backend: TorchBackend, request: Perturbed, inputs: Inputs) -> dic
         (gradient,) = torch.autograd.grad(objective.sum(), leaf)
     with torch.no_grad():
         moved = signed_step(original, gradient, request.epsilon, request.sign_zero, request.scale, request.share)
-        both = backend.forward(_with(inputs, name, moved))
-    return dict(zip(request.outputs, both, strict=True))
+        kept: dict[str, torch.Tensor] = {}
+        hooks = [backend.keep_layer(layer, kept) for layer in request.layers]
+        features, logits = backend.forward(_with(inputs, name, moved), hooks)
+    for layer in request.layers:
+        if layer.key not in kept:
+            raise InputError(f"{request.key}: the layer {layer.name!r} did not run on these inputs")
+    inner = (kept[layer.key] for layer in request.layers)
+    return dict(zip(request.outputs, (features, logits, *inner), strict=True))
 
 
 def _stochastic(backend: TorchBackend, request: Passes, inputs: Inputs, start: int) -> dict[str, torch.Tensor]:

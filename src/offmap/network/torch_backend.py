@@ -133,7 +133,7 @@ class TorchBackend(Backend):
                 self._find(inputs)
         with preserve_rng(seed=start), torch.no_grad():
             kept: dict[str, torch.Tensor] = {}
-            hooks = [self._keeper(request, kept) for request in requests if isinstance(request, Layer)]
+            hooks = [self.keep_layer(request, kept) for request in requests if isinstance(request, Layer)]
             features, logits = self.forward(inputs, hooks)
             found = {"features": features, "logits": logits}
             for request in requests:
@@ -230,7 +230,22 @@ class TorchBackend(Backend):
             return tensor
         return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
 
-    def _keeper(self, request: Layer, kept: dict[str, torch.Tensor]) -> tuple[str, Hook]:
+    def keep_layer(self, request: Layer, kept: dict[str, torch.Tensor]) -> tuple[str, Hook]:
+        """Return a hook that writes what a layer says into `kept`, under the key of the request.
+
+        Parameters
+        ----------
+        request : Layer
+            The layer, and how its output is reduced.
+        kept : dict of str to Tensor
+            Filled when the layer runs.
+
+        Returns
+        -------
+        tuple of str, callable
+            For `forward`.
+        """
+
         def keep(output: Any) -> None:
             kept[request.key] = reduce_output(_tensor(output, request.name), request)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 import torch
 from torch import Tensor
 
 from offmap.detection.base import Context, Score, State, Statistics, digest
 from offmap.detection.batch import ActivationBatch
+from offmap.detection.layered import LayeredGaussians
 from offmap.detection.registry import register
 from offmap.detection.statistics import ClassMoments, ClassScatters, Statistic
 from offmap.errors import InputError, OffmapWarning
@@ -161,6 +162,15 @@ class Mahalanobis(_ClassGaussians):
     epsilon : float, default=0.0
         Length of a gradient step on the input towards the nearest class before scoring; 0 for none. With it, scoring
         needs a pass of its own: extract with ``requirements=detector.requirements`` once the detector is fitted.
+    layers : tuple of str, default=()
+        Add up the distances at these inner layers and at the features, weighed by a logistic regression that tells
+        known inputs from attacked copies of them, as in the paper (thesis, section 3.3.1). ``net.layers()`` names them.
+        Fitting needs an attacked pass and scoring the layers: extract with ``requirements=detector.requirements``.
+    attack : float, default=0.05
+        Only with `layers`: length of the signed step up the loss of the predicted class that makes attacked copies, in
+        units of the network's input.
+    scale : tuple of float or None, default=None
+        Only with `layers`: one standard deviation per channel by which the attack's step is divided.
     """
 
     name = "mahalanobis"
@@ -170,23 +180,56 @@ class Mahalanobis(_ClassGaussians):
 
     shrinkage: float = 0.0
     epsilon: float = 0.0
+    layers: tuple[str, ...] = ()
+    attack: float = 0.05
+    scale: tuple[float, ...] | None = None
 
     def check(self) -> None:
-        """Check the bounds of both."""
+        """Check the bounds."""
         self.number("shrinkage", 0, 1, "the share of the identity must be between 0 and 1")
         self.number("epsilon", 0, float("inf"), "the length of the step must not be negative")
+        self.number("attack", 0, float("inf"), "the length of the attack's step must be above 0", open_low=True)
+        either = not self.layers or self.epsilon == 0
+        self.require(either, "epsilon", "with layers there is no input step; give one of the two")
+
+    @property
+    def _layered(self) -> LayeredGaussians:
+        return LayeredGaussians(self.layers, self.attack, self.scale)
+
+    def statistics_key(self) -> Hashable:
+        """Return the family's key, or with layers all parameters."""
+        return self if self.layers else super().statistics_key()
+
+    def statistics(self) -> Mapping[str, Statistic]:
+        """Start class means and one scatter, of each layer where there are any."""
+        return self._layered.statistics() if self.layers else super().statistics()
+
+    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
+        """Add features of labelled inputs, and their layers."""
+        if self.layers:
+            self._layered.observe(statistics, block)
+        else:
+            super().observe(statistics, block)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Return whitened means."""
-        moments = statistics["moments"]
+        """Return whitened means, and with layers their weights."""
+        if self.layers:
+            return self._layered.solve(statistics, self._solve_one, nearest_squared_distance)
+        return self._solve_one(statistics["moments"])
+
+    def _solve_one(self, moments: ClassMoments) -> State:
         return gaussian_state(moments, shrink(moments.tied_covariance().cpu(), self.shrinkage))
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Return minus the squared distance."""
+        """Return minus the squared distance, or the weighed sum over layers."""
+        if self.layers:
+            return self._layered.score(block, ready, nearest_squared_distance)
         return -nearest_squared_distance(block.features, ready)
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
-        """Return the perturbed pass, once there are class means to step towards."""
+        """Return the layers, and the attacked pass to fit on; or the pass with an input step, once there are means."""
+        if self.layers:
+            return self._layered.requests(fitted=state is not None)
         if self.epsilon == 0 or not state:
             return ()
 

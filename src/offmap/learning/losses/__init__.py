@@ -5,6 +5,8 @@ from offmap.learning.losses.heads import (
     autonovel_pairs,
     cross_entropy,
     deconf_logits,
+    group_softmax,
+    logitnorm,
     mean_entropy,
     nearest_partners,
     orca_margin,
@@ -13,6 +15,7 @@ from offmap.learning.losses.heads import (
     sinkhorn,
     uno,
 )
+from offmap.learning.losses.numbers import nothing
 from offmap.learning.losses.opencon import OpenConParts, opencon, prior_divergence, prototype_probabilities
 from offmap.learning.losses.spectral import SpectralTerms, clip_norm, nscl, scl, sorl, spectral_terms
 
@@ -25,8 +28,11 @@ __all__ = [
     "cross_entropy",
     "deconf_logits",
     "gcd",
+    "group_softmax",
+    "logitnorm",
     "mean_entropy",
     "nearest_partners",
+    "nothing",
     "nscl",
     "opencon",
     "orca_margin",

@@ -14,6 +14,8 @@ __all__ = [
     "autonovel_pairs",
     "cross_entropy",
     "deconf_logits",
+    "group_softmax",
+    "logitnorm",
     "mean_entropy",
     "nearest_partners",
     "orca_margin",
@@ -339,3 +341,61 @@ def deconf_logits(features: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
     if gate.reshape(-1).shape != (len(features),):
         raise InputError(f"deconf_logits: a gate of shape {tuple(gate.shape)} for {len(features)} rows; one per row")
     return unit(features) @ unit(weight).T / torch.sigmoid(gate.reshape(-1, 1)).clamp(min=1e-6)
+
+
+@in_full_precision
+def logitnorm(logits: Tensor, labels: Tensor, temperature: float = 0.04) -> Tensor:
+    """Compute cross-entropy of ``f / (τ‖f‖)``: the length of the logits cannot grow (Wei et al. 2022, eq. 4).
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        f.
+    labels : Tensor of shape (n,)
+        Classes, -1 where unlabelled.
+    temperature : float, default=0.04
+        τ.
+
+    Returns
+    -------
+    Tensor
+        The loss.
+
+    Examples
+    --------
+    >>> one, ten = torch.tensor([[1.0, 0.0]]), torch.tensor([[10.0, 0.0]])
+    >>> bool(logitnorm(one, torch.tensor([0])) == logitnorm(ten, torch.tensor([0])))
+    True
+    """
+    check_temperature(temperature)
+    return cross_entropy(unit(logits) / temperature, labels)
+
+
+@in_full_precision
+def group_softmax(classes: Tensor, others: Tensor, norms: Tensor, groups: Tensor, labels: Tensor) -> Tensor:
+    """Compute the sum over groups of their cross-entropies, the mean over rows (MOS, Huang & Li 2021, eq. 2).
+
+    Parameters
+    ----------
+    classes, others, norms : Tensor
+        Logits of classes, rows × classes; logits of "others" and logarithms of sums of exponentials, rows × groups.
+    groups : Tensor of shape (c,)
+        The group of each class.
+    labels : Tensor of shape (n,)
+        The class of each row; all are labelled.
+
+    Returns
+    -------
+    Tensor
+        The loss.
+
+    Examples
+    --------
+    >>> groups, norms = torch.tensor([0, 0, 1]), torch.tensor([[3.0, 2.0]]).log()
+    >>> loss = group_softmax(torch.zeros(1, 3), torch.zeros(1, 2), norms, groups, torch.tensor([2]))
+    >>> round(float(loss), 4)  # log 3, "others" of the first group, and log 2
+    1.7918
+    """
+    own = groups[labels]
+    chosen = others.scatter(1, own[:, None], classes.gather(1, labels[:, None]))
+    return (norms - chosen).sum(dim=1).mean()

@@ -145,6 +145,10 @@ class Objective(nn.Module):
         """Return weights and biases over all classes for features of length 1; without any, k-means finds them."""
         return None
 
+    def known_head(self) -> nn.Module | None:
+        """Return a head over known classes that detectors read, one of `offmap.models.known_heads`; mostly none."""
+        return None
+
     @property
     def shares(self) -> Tensor:
         """The share of each known class among labelled rows."""

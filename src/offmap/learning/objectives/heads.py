@@ -1,4 +1,4 @@
-"""Objectives with a classifier over all classes, known and novel: cross-entropy, ORCA, UNO, AutoNovel, GODIN."""
+"""Objectives with a classifier over all classes, known and novel: cross-entropy, ORCA, UNO, AutoNovel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offmap.neighbors.vectors import unit
 SCALE = 10.0  # cosines are multiplied by it before the softmax, as in ORCA and UNO
 
 
-class _CosineHead(Objective):
+class CosineHead(Objective):
     """One vector per class, started from the first grouping; the cosine with it is the score."""
 
     reads_projection = True
@@ -37,7 +37,7 @@ class _CosineHead(Objective):
         return vectors, torch.zeros(len(vectors))
 
 
-class _KnownHead(Objective):
+class KnownHead(Objective):
     """One vector per known class; novel classes are looked for among the features afterwards."""
 
     needs_labels = True
@@ -62,7 +62,7 @@ class _KnownHead(Objective):
 
 
 @register
-class CrossEntropy(_KnownHead):
+class CrossEntropy(KnownHead):
     """Cross-entropy on labelled rows."""
 
     name = "ce"
@@ -86,24 +86,7 @@ class CrossEntropy(_KnownHead):
 
 
 @register
-class Godin(_KnownHead):
-    """Cross-entropy on DeConf-C's logits (GODIN, Hsu et al. 2020): cosines over a learned temperature."""
-
-    name = "godin"
-
-    def __init__(self, task: Task, settings: dict[str, object]) -> None:
-        super().__init__(task, settings)
-        self.gate_weight = nn.Parameter(torch.zeros(task.width))
-        self.gate_bias = nn.Parameter(torch.full((), -2.0))
-
-    def logits(self, features: Tensor) -> Tensor:
-        """Cosines divided by the gate."""
-        gate = unit(features) @ self.gate_weight + self.gate_bias
-        return losses.deconf_logits(features, self.weight, gate)
-
-
-@register
-class ORCA(_CosineHead):
+class ORCA(CosineHead):
     """Cross-entropy with an adaptive margin, agreement of nearest rows, spread predictions (Cao et al. 2022)."""
 
     name = "orca"
@@ -127,7 +110,7 @@ class ORCA(_CosineHead):
 
 
 @register
-class UNO(_CosineHead):
+class UNO(CosineHead):
     """Swapped prediction of balanced assignments (Fini et al. 2021), over all classes."""
 
     name = "uno"
@@ -148,7 +131,7 @@ class UNO(_CosineHead):
 
 
 @register
-class AutoNovel(_CosineHead):
+class AutoNovel(CosineHead):
     """Pairs by rank statistics (Han et al. 2020): rows with the same largest features belong together."""
 
     name = "autonovel"
