@@ -195,8 +195,8 @@ def build_known_head(config: Mapping[str, Any]) -> nn.Module:
     >>> build_known_head({"kind": "deconf", "width": 4, "n_classes": 3})(torch.ones(2, 4)).shape
     torch.Size([2, 3])
     """
-    kind, width, n_classes = (config.get(name) for name in ("kind", "width", "n_classes"))
-    if not all(isinstance(size, int) and 0 < size < 1 << 24 for size in (width, n_classes)):
+    kind, width, n_classes = config.get("kind"), config.get("width"), config.get("n_classes")
+    if not isinstance(width, int) or not isinstance(n_classes, int) or not 0 < min(width, n_classes) <= 1 << 24:
         raise StoreError(f"a head of known classes with {width!r} columns and {n_classes!r} classes is not possible")
     if kind == "deconf":
         return DeConf(width, n_classes)
