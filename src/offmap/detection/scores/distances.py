@@ -142,7 +142,7 @@ class _ClassGaussians(Score):
         """Start class means and one scatter."""
         return {"moments": ClassMoments()}
 
-    def statistics_key(self) -> str:
+    def statistics_key(self) -> Hashable:
         """Return the same for the whole family."""
         return "class moments"
 
