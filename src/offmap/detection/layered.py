@@ -77,7 +77,7 @@ def fit_weights(known: Tensor, attacked: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LayeredGaussians:
-    """What a Gaussian score does with several layers.
+    """Gaussians at several layers and the weights of their distances.
 
     Parameters
     ----------
