@@ -58,6 +58,9 @@ def test_a_guard_from_a_csv_scores_texts(folder: Path, monkeypatch: pytest.Monke
     with (folder / "scores.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["class"] for row in rows} == {"card", "loan", "transfer"}
+    known = {row["question"] for row in csv.DictReader((folder / "known.csv").open())}
+    assert {row["nearest"] for row in rows} <= known
+    assert rows[0]["text"] == next(csv.DictReader((folder / "test.csv").open()))["question"]
     assert sum(row["known"] == "true" for row in rows) > 100
 
 
@@ -75,7 +78,7 @@ def test_discover_reads_columns_and_not_lines(folder: Path, monkeypatch: pytest.
 
 def test_compare_and_explain_train_a_head(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = ("--text-column", "question", "--label-column", "topic")
-    (folder / "foreign.csv").write_text("question,topic\n" + "\n".join(f"{text}," for text in FOREIGN * 5))
+    (folder / "foreign.csv").write_text("question\n" + "\n".join(FOREIGN * 5))  # unknown texts come without labels
     said = run(
         folder, "compare", "msp, knn(3)", "--known", "known.csv", "--id-test", "test.csv", "--ood", "far=foreign.csv",
         *columns, *ENCODER, "--json", monkeypatch=monkeypatch,

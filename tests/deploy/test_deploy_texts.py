@@ -11,10 +11,10 @@ import offmap
 from offmap.activations import Head
 from offmap.data import Texts
 from offmap.deploy import build_guard
-from offmap.deploy.texts import STRENGTHS, TextReader, prepare_texts, train_head
+from offmap.deploy.text_head import STRENGTHS, fit_strengths, train_head
+from offmap.deploy.texts import TextReader, prepare_texts
 from offmap.errors import InputError, StoreError
 from offmap.openworld import Deployment
-from offmap.openworld.learners import linear_head
 from text_kit import FOREIGN, encode_words, known_texts
 
 ENCODER = offmap.TextEncoder(encode_words)
@@ -68,9 +68,19 @@ def test_the_head_is_the_best_of_those_tried_in_cross_validation() -> None:
     rng = np.random.default_rng(0)
     rows = encode_words(texts) + 0.3 * rng.normal(size=(len(texts), 256)).astype(np.float32)
     made = train_head(rows, labels, 3)
-    tried = [linear_head(rows, labels, 3, strength) for strength in STRENGTHS]
+    tried = list(fit_strengths(rows, labels, STRENGTHS))
     assert any(np.array_equal(made.weight, one.weight) for one in tried)
+    with pytest.raises(InputError, match="4 classes but texts of 3"):
+        train_head(rows, labels, 4)
     assert isinstance(train_head(rows[[0, 12]], np.array([0, 1]), 2), Head)  # one text each: nothing to validate on
+
+
+def test_directions_that_hardly_vary_do_not_count_as_much_as_others() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(120) % 3
+    rows = np.concatenate([np.eye(3)[labels] + 0.3 * rng.normal(size=(120, 3)), 1e-3 * rng.normal(size=(120, 300))], 1)
+    head = train_head(rows, labels, 3)
+    assert np.abs(head.weight[:, 3:]).max() < 0.05 * np.abs(head.weight[:, :3]).max()
 
 
 def test_every_class_is_fitted_and_held_out_texts_calibrate() -> None:

@@ -201,14 +201,17 @@ class InputOptions:
 
     def scored(self, source: Path, detector: Detector, deployment: Deployment | None) -> Activations:
         """Return what a detector reads of the data: by the encoder or network of its deployment, or by the options."""
-        from offmap.deploy.texts import TextReader
-
         if deployment is not None and deployment.encoder is not None:
-            reader = TextReader(deployment.encoder, self.text_column, self.label_column)
-            return deployment.activations(reader.read_texts(source).texts, "texts")
+            return deployment.activations(self.read_texts(source), "texts")
         if deployment is not None and deployment.network is not None and self.model is None:
             return deployment.network.extract(self.batches(source), wanted(detector), device=self.device)
         return self.activations(source, wanted(detector))
+
+    def read_texts(self, source: Path) -> list[str]:
+        """Return the texts of a file, without an encoder."""
+        from offmap.deploy.texts import read_columns
+
+        return read_columns(source, self.text_column, self.label_column, need_labels=False).texts
 
     def raw(self, source: Path) -> Any:
         """Return the data as batches for the network, as texts, or as activations when no network is named."""

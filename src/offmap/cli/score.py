@@ -32,7 +32,10 @@ def score(
     workers: Workers = 2,
     as_json: Json = False,
 ) -> None:
-    """Score inputs, higher means known; a calibrated guard adds p-values and verdicts."""
+    """Score inputs, higher means known; a calibrated guard adds p-values and verdicts.
+
+    Of texts the table also holds the text and the known text that it is most like.
+    """
     import numpy as np
 
     from offmap.data import write_table
@@ -46,6 +49,8 @@ def score(
         return
     acts = inputs.scored(data, loaded, deployment)
     columns: dict[str, Any] = {}
+    if deployment is not None and deployment.encoder is not None:
+        columns["text"] = np.array(inputs.read_texts(data), object)
     if loaded.calibration is None:
         columns["score"] = loaded.score(acts)
     else:
@@ -55,6 +60,8 @@ def score(
             columns["predicted"] = verdicts.predicted
             if deployment is not None and deployment.class_names is not None:
                 columns["class"] = np.array([deployment.class_name(int(label)) for label in verdicts.predicted])
+    if deployment is not None and deployment.examples is not None:
+        columns["nearest"] = np.array(deployment.examples.find_nearest_texts(acts.features), object)
     summary: dict[str, Any] = {"inputs": len(acts), "detector": loaded.chosen}
     words = f"{len(acts)} inputs"
     if "known" in columns:

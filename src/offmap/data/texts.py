@@ -92,6 +92,7 @@ def read_texts(
     text_column: str | None = None,
     label_column: str | None = None,
     *,
+    need_labels: bool = True,
     max_bytes: int = MAX_BYTES,
     max_characters: int = MAX_CHARACTERS,
 ) -> Texts:
@@ -108,6 +109,8 @@ def read_texts(
     text_column, label_column : str, optional
         Names of columns. By default the column called text, sentence, utterance, query, question, message, document or
         content, or the only one there is; and label, intent, category, class or topic, if there is one.
+    need_labels : bool, default True
+        Whether a `label_column` that is named must be there.
     max_bytes : int, optional
         What may be brought into memory.
     max_characters : int, default 1_000_000
@@ -139,14 +142,15 @@ def read_texts(
     ending = source.suffix.lower()
     if ending in (".parquet", ".pq"):
         records = _read_parquet(source, max_bytes)
-        return _check(_from_records(source, records, text_column, label_column), source, max_characters)
+        found = _from_records(source, records, text_column, label_column, need_labels)
+        return _check(found, source, max_characters)
     check_size(source.stat().st_size, str(source), max_bytes)
     content = _decode(source)
     readers: dict[str, Callable[[str, Path], Records]] = {
         ".csv": _read_csv, ".tsv": _read_tsv, ".jsonl": _read_lines_of_json, ".ndjson": _read_lines_of_json,
     }  # fmt: skip
     if ending in readers:
-        found = _from_records(source, readers[ending](content, source), text_column, label_column)
+        found = _from_records(source, readers[ending](content, source), text_column, label_column, need_labels)
     elif text_column is not None or label_column is not None:
         raise InputError(
             f"{source}: columns are read from .csv, .tsv, .jsonl and .parquet, not from {ending or 'this'}"
@@ -233,8 +237,12 @@ def _read_parquet(file: Path, max_bytes: int) -> Records:
     return table.column_names, table.to_pylist()
 
 
-def _from_records(file: Path, read: Records, text_column: str | None, label_column: str | None) -> Texts:
+def _from_records(
+    file: Path, read: Records, text_column: str | None, label_column: str | None, need_labels: bool
+) -> Texts:
     columns, records = read
+    if not need_labels and label_column not in columns:
+        label_column = None
     text = _choose(columns, text_column, TEXT_COLUMNS, "--text-column", file)
     if text is None and len(columns) == 1:
         text = columns[0]
@@ -242,7 +250,10 @@ def _from_records(file: Path, read: Records, text_column: str | None, label_colu
         raise InputError(
             f"{file}: which column holds the texts? Name it with --text-column; there are {_list(columns)}"
         )
-    label = _choose([name for name in columns if name != text], label_column, LABEL_COLUMNS, "--label-column", file)
+    if text == label_column:
+        raise InputError(f"{file}: the column {text!r} cannot hold both the texts and their labels")
+    usual = tuple(name for name in LABEL_COLUMNS if name != text.strip().lower())
+    label = _choose(columns, label_column, usual, "--label-column", file)
     texts = []
     for number, record in enumerate(records, 1):
         if not isinstance(record.get(text), str):

@@ -143,7 +143,7 @@ class GuardScope:
         known = self.deployment.examples
         nearest: Sequence[str | None] = [None] * len(acts)
         if known is not None:
-            nearest = [known.texts[place] for place in known.find_nearest(acts.features, 1)[0][:, 0]]
+            nearest = known.find_nearest_texts(acts.features)
         return [
             ScopeVerdict(one.known, one.p_value, one.score, text)
             for one, text in zip(self.deployment.detector.verdicts(acts), nearest, strict=True)

@@ -11,14 +11,12 @@ import numpy as np
 
 from offmap.activations import Activations, Head
 from offmap.data import Texts, read_texts
+from offmap.deploy.text_head import train_head
 from offmap.errors import InputError
 from offmap.openworld.examples import KnownExamples
-from offmap.openworld.learners import linear_head
 from offmap.text import TextEncoder
-from offmap.typing import Array, IntArray
+from offmap.typing import IntArray
 
-STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)
-FOLDS = 3
 FIT_SHARE = 0.6  # as for other data: the rest calibrates and checks
 
 
@@ -113,12 +111,13 @@ class TextReader:
     with_head: bool = True
     head: Head | None = field(default=None, init=False)
     classes: tuple[str, ...] = field(default=(), init=False)
+    _has_labels: bool = field(default=False, init=False, repr=False)
 
     def read_texts(self, path: str | os.PathLike[str]) -> Texts:
-        """Read texts and labels; the columns hold for files that have columns."""
-        if Path(path).is_dir() or Path(path).suffix.lower() == ".txt":
-            return read_texts(path)
-        return read_texts(path, self.text_column, self.label_column)
+        """Read texts and labels; after one file with labels, others may come without that column."""
+        found = read_columns(path, self.text_column, self.label_column, need_labels=not self._has_labels)
+        self._has_labels = self._has_labels or found.labels is not None
+        return found
 
     def read_activations(self, path: str | os.PathLike[str], unknown: str | None = None) -> Activations:
         """Read texts, encode them, and number their labels, -1 where there is none.
@@ -141,6 +140,18 @@ class TextReader:
         return Activations(features, self.head, labels=labels)
 
 
+def read_columns(
+    path: str | os.PathLike[str],
+    text_column: str | None = None,
+    label_column: str | None = None,
+    need_labels: bool = True,
+) -> Texts:
+    """Read texts and labels as `offmap.data.read_texts` does; the columns hold for files that have columns."""
+    if Path(path).is_dir() or Path(path).suffix.lower() == ".txt":
+        return read_texts(path)
+    return read_texts(path, text_column, label_column, need_labels=need_labels)
+
+
 def as_texts(given: Any, name: str) -> Texts:
     """Return what a caller gave as `Texts`: these, a list of texts, or texts and labels."""
     if isinstance(given, Texts):
@@ -150,37 +161,6 @@ def as_texts(given: Any, name: str) -> Texts:
     if isinstance(given, list | tuple | np.ndarray):
         return Texts([text if isinstance(text, str) else str(text) for text in given])
     raise InputError(f"{name}={type(given).__name__}: give a list of texts, (texts, labels), or offmap.data.read_texts")
-
-
-def train_head(features: Array, labels: IntArray, n_classes: int, seed: int = 0) -> Head:
-    """Train a linear head over embeddings, its regularisation chosen by the accuracy in cross-validation.
-
-    Parameters
-    ----------
-    features, labels : array
-        One row and one class number per text.
-    n_classes : int
-        The number of classes; each needs one text at least.
-    seed : int, default 0
-        Of the folds.
-
-    Returns
-    -------
-    Head
-        Trained on all rows.
-    """
-    fewest = int(np.bincount(labels, minlength=n_classes).min())
-    if n_classes < 2 or fewest < 2:  # a class of one text cannot be in both parts of a fold
-        return linear_head(features, labels, n_classes)
-    from sklearn.model_selection import StratifiedKFold
-
-    folds = StratifiedKFold(min(FOLDS, fewest), shuffle=True, random_state=seed)
-    right = np.zeros(len(STRENGTHS))
-    for train, test in folds.split(features, labels):
-        for place, strength in enumerate(STRENGTHS):
-            found = linear_head(features[train], labels[train], n_classes, strength)(features[test])
-            right[place] += (found.argmax(axis=1) == labels[test]).sum()
-    return linear_head(features, labels, n_classes, STRENGTHS[int(np.argmax(right))])
 
 
 def _divide(n: int, labels: IntArray | None, seed: int) -> tuple[IntArray, IntArray]:

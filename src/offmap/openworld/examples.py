@@ -86,9 +86,13 @@ class KnownExamples:
         for start in range(0, len(features), _BLOCK):
             block = slice(start, start + _BLOCK)
             found = _scale(features[block]) @ self._directions.T
-            order = np.argsort(-found, axis=1, kind="stable")[:, :k]
+            order = _largest(found, k)
             places[block], cosines[block] = order, np.take_along_axis(found, order, axis=1)
         return places, cosines
+
+    def find_nearest_texts(self, features: Array) -> list[str]:
+        """Return the text of the example nearest to each row."""
+        return [self.texts[place] for place in self.find_nearest(features, 1)[0][:, 0]]
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return plain values and tensors, for a file."""
@@ -102,6 +106,13 @@ class KnownExamples:
     @cached_property
     def _directions(self) -> Float32Array:
         return _scale(self.features)
+
+
+def _largest(values: Float32Array, k: int) -> IntArray:
+    """Return the places of the `k` largest values of each row, largest first; not all are sorted for a few."""
+    places = np.sort(np.argpartition(values, -k, axis=1)[:, -k:], axis=1)  # of equals the first comes first
+    order = np.argsort(-np.take_along_axis(values, places, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(places, order, axis=1)
 
 
 def _scale(rows: Array) -> Float32Array:

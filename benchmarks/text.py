@@ -1,0 +1,220 @@
+"""Texts measured where the field measures: out-of-scope queries, open intents, new intents in TEXTOIR's protocol.
+
+    OFFMAP_DATA=/path/to/data python benchmarks/text.py [oos|open|discover …] [--sets …] [--seeds …] [--ratios …]
+
+Everything starts from the frozen embeddings of MiniLM; nothing of the encoder is trained. Each part adds its numbers to
+``benchmarks/results/text.json`` and leaves out what is there already, so that a run that was cut short goes on.
+
+- ``oos``: CLINC150, the linear head of `offmap guard --texts` and detectors over it, fitted on the training queries,
+  against the 1,000 out-of-scope test queries. The published files "small" and "imbalanced" are not at hand: as they are
+  described, 50 training queries of each intent are drawn, and 25, 50, 75 or 100.
+- ``open``: a share of the intents is known; all other intents, and for CLINC150 its 1,200 out-of-scope queries, are one
+  class, "open". The guard is calibrated on validation queries of known intents, never on an open one.
+- ``discover``: a share of the intents is known and a tenth of their training queries labelled, all other training
+  queries are not; accuracy on the test queries, intents matched one to one, K given and estimated. `discover` groups
+  training queries; a linear head over its groups answers for test queries. `learn` answers itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kept
+import offmap
+from offmap.deploy.text_head import fit_strengths, train_head
+from offmap.discovery import discover
+from offmap.learning import learn
+from offmap.metrics.clustering import normalized_mutual_info, open_world_accuracy
+from offmap.metrics.detection import auroc, fpr_at_tpr
+
+RESULTS = Path(__file__).parent / "results" / "text.json"
+SETS = ("banking77", "clinc150")
+RATIOS = (0.25, 0.5, 0.75)
+OOS_METHODS = ("auto", "energy", "msp", "knn(1)", "knn(10)", "rmds", "mahalanobis")
+OPEN_METHODS = ("auto", "energy")
+TPRS = (0.9, 0.95)
+LABELLED = 0.1
+IMBALANCED = (25, 50, 75, 100)
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+def load(name: str) -> dict[str, Rows]:
+    """Features and labels of each split."""
+    held = np.load(Path(os.environ["OFFMAP_DATA"]) / "text" / f"{name}_minilm.npz")
+    splits = {key.removesuffix("_features") for key in held.files if key.endswith("_features")}
+    return {
+        split: (held[f"{split}_features"].astype(np.float32), held[f"{split}_labels"].astype(np.int64))
+        for split in sorted(splits)
+    }
+
+
+def draw(labels: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Places of as many rows of each class as `sizes` says."""
+    return np.sort(np.concatenate([rng.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(sizes)]))
+
+
+def oos(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Out-of-scope queries of CLINC150 by the size of its training set."""
+    data = load("clinc150")
+    rows, labels = data["train"]
+    n = int(labels.max()) + 1
+    for variant in ("full", "small", "imbalanced"):
+        for seed in options.seeds[:1] if variant == "full" else options.seeds:
+            keys = ["oos", variant, str(seed)]
+            if done(keys):
+                continue
+            rng = np.random.default_rng(seed)
+            sizes = {"full": np.full(n, 100), "small": np.full(n, 50), "imbalanced": rng.choice(IMBALANCED, n)}
+            places = draw(labels, sizes[variant], rng)
+            head = train_head(rows[places], labels[places], n)
+            known = offmap.Activations(rows[places], head, labels=labels[places])
+            scored = [offmap.Activations(data[split][0], head) for split in ("test", "oos_test")]
+            found: dict[str, Any] = {"queries": len(places), "accuracy": share(head, data["test"])}
+            for method in OOS_METHODS:
+                detector = offmap.detector(method).fit(known)
+                inside, outside = (detector.score(acts) for acts in scored)
+                found[method] = {
+                    "fpr95": round(100 * fpr_at_tpr(inside, outside), 2),
+                    "auroc": round(100 * auroc(inside, outside), 2),
+                }
+            yield keys, found
+
+
+def share(head: offmap.Head, rows: Rows) -> float:
+    """How often the head is right, in percent."""
+    return round(100 * float((head(rows[0]).argmax(axis=1) == rows[1]).mean()), 2)
+
+
+def open_test(data: dict[str, Rows]) -> Rows:
+    """Test queries; for CLINC150 with all of its out-of-scope queries, as TEXTOIR counts them."""
+    parts = [data[split] for split in ("test", "oos_train", "oos_val", "oos_test") if split in data]
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def open_intents(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Accuracy, F1 of known classes and F1 of the open one."""
+    from sklearn.metrics import f1_score
+
+    for name in options.sets:
+        data = load(name)
+        rows, labels = data["train"]
+        held_rows, held_labels = data["val" if "val" in data else "dev"]
+        for ratio, seed in ((ratio, seed) for seed in options.seeds for ratio in options.ratios):
+            keys = ["open", name, str(ratio), str(seed)]
+            if done(keys):
+                continue
+            classes = choose(labels, ratio, seed)
+            numbers = np.full(labels.max() + 2, -1)
+            numbers[classes] = np.arange(len(classes))
+            own, held = numbers[labels] >= 0, numbers[held_labels] >= 0
+            head = train_head(rows[own], numbers[labels[own]], len(classes))
+            known = offmap.Activations(rows[own], head, labels=numbers[labels[own]])
+            test, truth = open_test(data)
+            truth = numbers[truth]
+            found: dict[str, Any] = {}
+            for method in OPEN_METHODS:
+                detector = offmap.detector(method).fit(known)
+                scores = detector.score(offmap.Activations(test, head))
+                aside = detector.score(offmap.Activations(held_rows[held], head))
+                for tpr in TPRS:
+                    said = head(test).argmax(axis=1)
+                    said[scores < np.quantile(aside, 1 - tpr)] = -1
+                    each = f1_score(truth, said, labels=np.arange(-1, len(classes)), average=None, zero_division=0)
+                    found[f"{method} at {tpr}"] = {
+                        "accuracy": percent((truth == said).mean()),
+                        "f1_known": percent(each[1:].mean()),
+                        "f1_open": percent(each[0]),
+                        "f1": percent(each.mean()),
+                    }
+            yield keys, found
+
+
+def choose(labels: np.ndarray, ratio: float, seed: int) -> np.ndarray:
+    """The known classes."""
+    n = int(labels.max()) + 1
+    return np.sort(np.random.default_rng(seed).permutation(n)[: round(ratio * n)])
+
+
+def percent(value: Any) -> float:
+    return round(100 * float(value), 2)
+
+
+def new_intents(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Accuracy on the test queries of all intents, those without a label among them."""
+    for name in options.sets:
+        data = load(name)
+        rows, truth = data["train"]
+        test, test_truth = data["test"]
+        n = int(truth.max()) + 1
+        for ratio, seed in ((ratio, seed) for seed in options.seeds for ratio in options.ratios):
+            rng = np.random.default_rng(seed)
+            classes = choose(truth, ratio, seed)
+            sizes = np.zeros(n, int)
+            sizes[classes] = np.maximum(1, np.round(LABELLED * np.bincount(truth, minlength=n)[classes]))
+            labels = np.full(len(truth), -1)
+            places = draw(truth, sizes, rng)
+            labels[places] = truth[places]
+            for method in options.methods:
+                for given in options.counts:
+                    keys = ["discover", name, str(ratio), str(seed), f"{method}, K {given}"]
+                    if done(keys):
+                        continue
+                    k = n if given == "given" else None
+                    if method == "discover":
+                        groups = discover(rows, labels, k or "auto", seed=seed).labels
+                        present, numbers = np.unique(groups, return_inverse=True)
+                        (head,) = fit_strengths(rows, numbers, (10.0,))
+                        answers = present[head(test).argmax(axis=1)]
+                    else:
+                        answers = learn(rows, labels, k, seed=seed, progress=False).predict(test)
+                    found = open_world_accuracy(test_truth, answers, classes)
+                    yield (
+                        keys,
+                        {
+                            "accuracy": percent(found.all),
+                            "known": percent(found.known),
+                            "novel": percent(found.novel),
+                            "nmi": percent(normalized_mutual_info(test_truth, answers)),
+                            "n_classes": len(np.unique(answers)),
+                        },
+                    )
+
+
+PARTS = {"oos": oos, "open": open_intents, "discover": new_intents}
+
+
+def done(keys: list[str]) -> bool:
+    """Tell whether the results hold this already."""
+    held: Any = kept.read(RESULTS)
+    for key in keys:
+        held = held.get(key, {})
+    return bool(held)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []])
+    parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS)
+    parser.add_argument("--methods", nargs="+", default=["discover", "learn"])
+    parser.add_argument("--counts", nargs="+", default=["given", "estimated"])
+    options = parser.parse_args()
+    for part in options.parts:
+        for keys, found in PARTS[part](options):
+            nested: dict[str, Any] = found
+            for key in reversed(keys):
+                nested = {key: nested}
+            kept.add(RESULTS, nested)
+            print(" ".join(keys), found, flush=True)
+
+
+if __name__ == "__main__":
+    main()
