@@ -1,8 +1,9 @@
 """The service under load: throughput against direct calls of the network, latency, and minutes of mixed requests.
 
 ``python benchmarks/serve.py`` measures throughput and writes ``results/serve.json``; ``--soak 60`` sends mixed requests
-for an hour and writes ``results/serve-soak.json``; ``--learning 3`` measures latency while the service learns, in three
-turns with as long a time without after each, and writes ``results/serve-learning.json``. The server is a real
+for an hour and writes ``results/serve-soak.json`` (with ``--clients`` and ``--pause`` for a machine that has other work
+to do; what should not have happened is the exit status); ``--learning 3`` measures latency while the service learns, in
+three turns with as long a time without after each, and writes ``results/serve-learning.json``. The server is a real
 ``offmap serve`` on loopback; the clients are another process, so set ``OMP_NUM_THREADS`` to leave them a core.
 """
 
@@ -194,8 +195,8 @@ def throughput() -> dict[str, Any]:
 class Soak:
     """Clients that send good and bad requests, remember what was acknowledged, and count every answer."""
 
-    def __init__(self, url: str, inputs: Any) -> None:
-        self.url, self.inputs = url, inputs
+    def __init__(self, url: str, inputs: Any, pause: float) -> None:
+        self.url, self.inputs, self.pause = url, inputs, pause
         self.acknowledged: set[str] = set()
         self.answers: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -207,9 +208,10 @@ class Soak:
 
     def good(self, rng: random.Random, client: Client) -> None:
         """A request as it should be."""
-        kind = rng.choice(["npy", "npy", "json", "picture", "page", "metrics"])
-        if kind in ("page", "metrics"):
-            status, _ = client("GET", "/metrics" if kind == "metrics" else f"/v1/unknowns?limit={rng.randint(1, 500)}")
+        paths = {"page": f"/v1/unknowns?limit={rng.randint(1, 500)}", "metrics": "/metrics", "triage": "/v1/triage"}
+        kind = rng.choice(["npy", "npy", "json", "picture", *paths])
+        if kind in paths:
+            status, _ = client("GET", paths[kind])
         else:
             start, rows = rng.randrange(len(self.inputs) - 16), rng.randint(1, 16)
             part = self.inputs[start : start + rows]
@@ -277,13 +279,13 @@ class Soak:
                 self.note(f"connection lost: {type(error).__name__}", -1, set())
                 client.close()
                 client = Client(self.url)
-            time.sleep(rng.uniform(0, 0.04))
+            time.sleep(rng.uniform(0, 2 * self.pause))
         client.close()
 
-    def reload(self) -> int:
-        """Have the guard read again."""
+    def post(self, path: str, body: bytes = b"") -> int:
+        """Have the guard read again, or the unknown inputs grouped."""
         client = Client(self.url)
-        status, _ = client("POST", "/v1/guard/reload")
+        status, _ = client("POST", path, body, {"content-type": "application/json"})
         client.close()
         return int(status)
 
@@ -293,7 +295,7 @@ def anonymous(pid: int) -> int:
     return 1024 * int(status.partition("RssAnon:")[2].split()[0])
 
 
-def soak(minutes: float) -> dict[str, Any]:
+def soak(minutes: float, clients_at_once: int, pause: float) -> dict[str, Any]:
     """Memory, lost items and wrong answers over some minutes of mixed requests, with a reload every 20 seconds."""
     with tempfile.TemporaryDirectory() as scratch:
         folder, store = Path(scratch), Path(scratch) / "store"
@@ -304,9 +306,10 @@ def soak(minutes: float) -> dict[str, Any]:
         words = ("--model", "serve_worker:small_cnn", "--store", str(store))
         memory: list[int] = []
         reloads: Counter[int] = Counter()
+        groupings: Counter[int] = Counter()
         with serving(folder, *words, **limits) as (process, url):
-            clients = Soak(url, inputs)
-            threads = [threading.Thread(target=clients.work, args=(number,)) for number in range(8)]
+            clients = Soak(url, inputs, pause)
+            threads = [threading.Thread(target=clients.work, args=(number,)) for number in range(clients_at_once)]
             for thread in threads:
                 thread.start()
             seconds = int(60 * minutes)
@@ -314,7 +317,9 @@ def soak(minutes: float) -> dict[str, Any]:
                 time.sleep(1)
                 memory.append(anonymous(process.pid))
                 if second % 20 == 19:
-                    reloads[clients.reload()] += 1
+                    reloads[clients.post("/v1/guard/reload")] += 1
+                if second % 600 == 300:
+                    groupings[clients.post("/v1/triage/group", b"{}")] += 1
             clients.stop.set()
             for thread in threads:
                 thread.join()
@@ -326,13 +331,16 @@ def soak(minutes: float) -> dict[str, Any]:
         early, late = statistics.median(memory[fifth : 2 * fifth]), statistics.median(memory[-fifth:])
         good = sum(count for name, count in clients.answers.items() if name.startswith("good"))
         return {
-            "what": "small CNN on 32×32, 8 clients, good and bad requests, a reload every 20 seconds",
+            "what": "small CNN on 32×32, good and bad requests, a reload every 20 seconds",
             "minutes": minutes,
+            "clients": clients_at_once,
+            "pause_seconds": pause,
             "versions": versions(),
             "requests": {"good": good, "bad": sum(clients.answers.values()) - good},
             "answers": dict(sorted(clients.answers.items())),
             "unexpected_answers": clients.wrong,
             "reloads": {str(status): count for status, count in reloads.items()},
+            "groupings": {str(status): count for status, count in groupings.items()},
             "acknowledged_unknowns": len(clients.acknowledged),
             "lost": len(clients.acknowledged - kept),
             "alive_at_the_end": alive,
@@ -451,16 +459,22 @@ def learning(turns: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--soak", type=float, metavar="MINUTES")
+    parser.add_argument("--clients", type=int, default=8, help="Of the soak.")
+    parser.add_argument(
+        "--pause", type=float, default=0.02, help="Seconds between two requests of a client, on average."
+    )
     parser.add_argument("--learning", type=int, metavar="TURNS")
     chosen = parser.parse_args()
     if chosen.learning is not None:
         name, found = "serve-learning", learning(chosen.learning)
     elif chosen.soak is not None:
-        name, found = "serve-soak", soak(chosen.soak)
+        name, found = "serve-soak", soak(chosen.soak, chosen.clients, chosen.pause)
     else:
         name, found = "serve", throughput()
     (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     print(json.dumps(found, indent=1, ensure_ascii=False))
+    if name == "serve-soak" and (found["unexpected_answers"] or found["lost"] or not found["alive_at_the_end"]):
+        raise SystemExit("answers that should not have come, lost inputs, or a service that ended")
 
 
 if __name__ == "__main__":

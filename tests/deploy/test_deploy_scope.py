@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import offmap
+from offmap import store
 from offmap.cli import app
 from offmap.deploy import fit_scope
 from offmap.deploy.scope_adapters import REFUSAL, make_litellm_hook, make_nemo_action, require_on_topic
-from offmap.errors import DependencyError, InputError, StoreError
+from offmap.errors import DependencyError, InputError, OffmapError, StoreError
 from text_kit import FOREIGN, encode_words, known_texts
 
 ENCODER = offmap.TextEncoder(encode_words)
@@ -112,7 +115,8 @@ def test_a_fastapi_application_refuses_what_is_off_topic() -> None:
     url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/chat"
 
     def ask(body: object) -> tuple[int, dict]:
-        request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(url, content, {"content-type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, json.load(answer)
@@ -124,9 +128,67 @@ def test_a_fastapi_application_refuses_what_is_off_topic() -> None:
         assert ask({"message": FOREIGN[0]}) == (422, {"detail": REFUSAL})
         assert ask({"message": ""})[0] == 422
         assert ask(["message"])[0] == 422
+        assert ask({"message": "half of a character \ud83d"})[0] == 422
+        assert ask(b"{")[0] == 422
     finally:
         server.should_exit = True
         thread.join(10)
+
+
+def test_the_hook_refuses_what_it_cannot_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy is not installed here: a class stands in for the one that its hooks are made from."""
+    parts = {
+        name: ModuleType(name) for name in ("litellm", "litellm.integrations", "litellm.integrations.custom_logger")
+    }
+    parts["litellm.integrations.custom_logger"].CustomLogger = object  # type: ignore[attr-defined]
+    for name, module in parts.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    hook = make_litellm_hook(fit_scope(known_texts()[0], tpr=0.9, encoder=ENCODER))
+
+    def passes(call: str = "completion", **data: object) -> bool:
+        return asyncio.run(hook.async_pre_call_hook(None, None, data, call)) == data
+
+    good, bad = "repay loan early why", FOREIGN[0]
+    assert passes(messages=[{"role": "user", "content": good}])
+    assert passes(messages=[{"role": "user", "content": [{"type": "text", "text": good}]}])
+    assert passes("text_completion", prompt=good)
+    assert passes("responses", input=good)
+    assert passes("embeddings", input=bad)
+    assert not passes(messages=[{"role": "user", "content": bad}])
+    assert not passes(messages=[{"role": "user", "content": [{"type": "input_text", "text": bad}]}])
+    assert not passes(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}])
+    assert not passes(messages=[{"role": "system", "content": bad}])
+    assert not passes(messages=[{"role": "user", "content": "half of a character \ud83d"}])
+    assert not passes(messages=[], prompt=good)
+    assert not passes("text_completion", prompt=bad)
+    assert not passes("text_completion", prompt=[1, 2, 3])
+    assert not passes("responses", input=[{"role": "user", "content": bad}])
+
+
+def test_a_tampered_scope_is_refused_when_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    texts = known_texts()[0]
+    fit_scope(texts, FOREIGN, tpr=0.9, encoder=ENCODER).save(tmp_path / "scope.offmap")
+    whole, other = store.load(tmp_path / "scope.offmap"), tmp_path / "other.offmap"
+    values = (None, "text", -1, [], {}, 7.5)
+    changes = [({**whole.config, name: value}, {}) for name in whole.config for value in values]
+    changes += [({key: kept for key, kept in whole.config.items() if key != name}, {}) for name in whole.config]
+    changes += [({**whole.config, "on.": {"texts": value}}, {}) for value in (texts, [1] * 72, None)]
+    for name, array in whole.tensors.items():
+        wrong = [array[:-1], array[None], array[..., :-1], array.astype(np.int8), np.zeros(0, array.dtype), None]
+        changes += [(whole.config, {name: value}) for value in (*wrong, np.full(array.shape, np.nan, np.float32))]
+    for config, tensors in changes:
+        arrays = {name: array for name, array in (whole.tensors | tensors).items() if array is not None}
+        store.save(other, whole.kind, config, arrays)
+        try:
+            loaded = offmap.scope(other, ENCODER)
+        except OffmapError:
+            continue
+        loaded.check("repay loan early why")
+    turned = {"calibration.scores": whole.tensors["calibration.scores"][::-1].copy()}
+    store.save(other, whole.kind, whole.config, whole.tensors | turned)
+    with pytest.raises(StoreError, match="not in order"):
+        offmap.scope(other, ENCODER)
 
 
 @pytest.mark.parametrize(("make", "package"), [(make_litellm_hook, "litellm"), (make_nemo_action, "nemoguardrails")])

@@ -106,6 +106,17 @@ def test_pictures_are_scored_and_kept_as_they_came(network_server):
     assert len(item["features"]) == WIDTH
 
 
+def test_pictures_of_phones_that_hold_several_jpegs_are_scored(network_server):
+    out = io.BytesIO()
+    second = Image.open(io.BytesIO(picture(color="white")))
+    Image.open(io.BytesIO(picture(color="black"))).save(out, "MPO", save_all=True, append_images=[second])
+    status, _, answer = network_server.call("POST", "/v1/score", out.getvalue(), {"content-type": "image/jpeg"})
+    assert status == 200, answer
+    (result,) = network_server.score(images=[base64.b64encode(out.getvalue()).decode()])
+    assert not result["known"]
+    assert network_server.call("GET", f"/v1/unknowns/{result['id']}")[2]["content_type"] == "image/jpeg"
+
+
 def test_arrays_are_kept_as_npy(network_server):
     zeros = np.zeros((1, 3, 4, 4), np.float32)
     (result,) = network_server.score(inputs=zeros.tolist())
@@ -272,6 +283,7 @@ def test_a_bad_picture_is_refused_in_one_sentence(network_server, name):
     assert status == expected, answer
     assert answer.keys() == {"error"}
     assert "\n" not in answer["error"]
+    assert "0x" not in answer["error"], "addresses in memory are nobody's business"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

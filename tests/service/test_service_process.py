@@ -249,6 +249,7 @@ def test_the_command_from_start_to_end(tmp_path):
         status, _, answer = call(url, "POST", "/v1/guard/reload")
         assert status == 409
         assert "stays" in answer["error"]
+        assert str(tmp_path) not in answer["error"]
         assert call(url, "GET", "/readyz")[0] == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

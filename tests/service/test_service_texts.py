@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import socketserver
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -15,8 +17,12 @@ from offmap.data import read_texts
 from offmap.errors import InputError
 from offmap.service import Deployment, Service, Settings
 from offmap.service.parsing import parse_request
+from offmap.service.request_errors import RequestError
+from offmap.service.settings import load_settings
 from offmap.service.triage.inputs import KnownData
+from offmap.service.triage.naming import name_by_model
 from offmap.service.triage.triage import Triage
+from offmap.service.unknown_inputs import UnknownInput, new_ids
 from text_kit import FOREIGN, encode_words, unknown_texts, write_known
 
 
@@ -59,6 +65,8 @@ def test_bodies_of_texts():
     ):
         with pytest.raises(InputError, match=message):
             parse_request(body.encode(), "application/json", "features", Settings())
+    with pytest.raises(RequestError, match="more than 1,000,000 characters in one request"):
+        parse_request(json.dumps({"texts": ["x" * 1001] * 1000}).encode(), "application/json", "features", Settings())
 
 
 def test_texts_need_an_encoder(tmp_path):
@@ -98,7 +106,7 @@ def namer():
 
 def group(triage):
     triage.group()
-    triage.wait()
+    triage.tasks.wait()
     view = triage.view()
     assert view["job"]["error"] is None, view["job"]
     return view["board"]
@@ -121,7 +129,7 @@ def test_groups_have_keywords_and_are_learned_and_deployed(tmp_path, guarded):
         assert "cake" in named["baking"]["keywords"]
         assert sum(named[name]["size"] for name in ("baking", "football")) >= 36
         triage.learn(board["number"])
-        triage.wait()
+        triage.tasks.wait()
         version = triage.view()["versions"][-1]
         assert version["accepted"], version["reason"]
         triage.deploy(version["id"])
@@ -148,3 +156,91 @@ def test_a_language_model_that_does_not_answer_leaves_the_keywords(tmp_path, gua
     with Service(guarded[1], settings) as service:
         service.score(texts=unknown_texts())
         assert any("cake" in one["suggestion"] for one in group(Triage(service))["groups"])
+
+
+class Hostile(socketserver.BaseRequestHandler):
+    """A language model that answers with the bytes of `said`, and then, where asked to, a byte now and then."""
+
+    said = b""
+    drips = False
+    heard: list[bytes] = []
+
+    def handle(self):
+        Hostile.heard.append(self.request.recv(100_000))
+        try:
+            self.request.sendall(self.said)
+            while self.drips:
+                time.sleep(0.05)
+                self.request.sendall(b"x")
+        except OSError:
+            pass
+
+
+DEEP = b"[" * 100_000
+HOSTILE = {
+    "a redirect": b"HTTP/1.1 307 Go\r\nlocation: http://127.0.0.1:%d/elsewhere\r\ncontent-length: 0\r\n\r\n",
+    "no HTTP": b"\x00\x01\x02 hello\r\n\r\n",
+    "half an answer": b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{",
+    "deep nesting": b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" + DEEP,
+    "no choices": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]",
+    "no end": b"HTTP/1.1 200 OK\r\n\r\n",
+    "no end of headers": b"HTTP/1.1 200 OK\r\nx-a: ",
+}
+
+
+@pytest.fixture(scope="module")
+def discovered():
+    texts = unknown_texts()
+    return offmap.discover(encode_words(texts), texts=texts), texts
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_answer_of_a_language_model_breaks_grouping_or_takes_the_token_elsewhere(discovered, monkeypatch, name):
+    found, texts = discovered
+    elsewhere: list[object] = []
+    monkeypatch.setattr(Namer, "do_POST", lambda handler: elsewhere.append(handler.headers))
+    with HTTPServer(("127.0.0.1", 0), Namer) as other, socketserver.TCPServer(("127.0.0.1", 0), Hostile) as server:
+        said = HOSTILE[name]
+        monkeypatch.setattr(Hostile, "said", said % other.server_port if b"%d" in said else said)
+        monkeypatch.setattr(Hostile, "drips", name.startswith("no end"))
+        monkeypatch.setattr(Hostile, "heard", [])
+        for one in (other, server):
+            threading.Thread(target=one.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        named = name_by_model(found, texts, Settings(naming_url=url, naming_token="secret", naming_seconds=0.3))
+        for one in (other, server):
+            one.shutdown()
+    assert named.names == found.names
+    assert b"authorization: bearer secret" in Hostile.heard[0].lower()
+    assert elsewhere == []
+
+
+def test_a_slow_language_model_is_given_up(discovered, namer, monkeypatch, caplog):
+    monkeypatch.setattr("offmap.service.triage.naming.MAX_SECONDS", -1.0)
+    assert name_by_model(*discovered, Settings(naming_url=namer)).names == discovered[0].names
+    assert "is slow" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "ftp://host/x", "host:80", "http://", "http://u:p@h", "http://h:x"]
+)
+def test_only_addresses_of_http_are_asked_for_names(url):
+    with pytest.raises(InputError, match="naming_url=") as error:
+        load_settings(naming_url=url)
+    assert "\n" not in str(error.value)
+
+
+def test_keywords_of_images_do_not_read_the_images(tmp_path, guarded, monkeypatch):
+    with Service(guarded[1], Settings(store=str(tmp_path))) as service:
+        triage = Triage(service)
+        items = [
+            UnknownInput(
+                id, 1e10, 0.0, 0.1, content=b"x" * 1000, content_type="image/png", features=encode_words(["a"])[0]
+            )
+            for id in new_ids(20)
+        ]
+        service.unknowns.add(items)
+        monkeypatch.setattr(type(service.unknowns), "iter_blocks", None)  # what reads contents
+        assert triage._workspace.read_texts([item.id for item in items]) is None
+        seen = service.unknowns.get([items[0].id], contents=False)
+        assert seen[0].content is None

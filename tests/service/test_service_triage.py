@@ -16,7 +16,7 @@ from triage_kit import OLD, Scenario, rows_of
 import offmap
 from offmap.errors import InputError
 from offmap.service import Deployment, Service, Settings, create_app, unknowns
-from offmap.service.request_errors import RequestError
+from offmap.service.request_errors import RequestError, hide_folders
 from offmap.service.requests import NPY
 from offmap.service.triage.inputs import make_thumbnail, read_unknown_inputs
 from offmap.service.triage.journal import Journal
@@ -450,6 +450,9 @@ def test_inputs_of_the_most_frequent_shape_are_grouped_and_only_the_newest_are_r
         assert ids == expected[-19:]
         assert inputs.inputs.shape == (19, 3, 4, 4)
         assert count.calls == 20
+        again, features = read_unknown_inputs(service.unknowns, network, None, settings, keep_inputs=False)
+        assert (again, features.inputs) == (ids, None)
+        np.testing.assert_allclose(features.features, inputs.features, rtol=1e-5)
 
 
 class Counting:
@@ -485,6 +488,13 @@ def test_the_error_of_a_task_names_no_folder(world):
     error = world.triage.view()["job"]["error"]
     assert "known.npz" in error
     assert str(world.folder) not in error
+
+
+def test_messages_for_clients_name_no_folder():
+    for folders in ("/srv/data/", "'/srv/data/", '("/srv/data/', "(/srv/"):
+        assert "srv" not in hide_folders(f"cannot be read: {folders}guard.offmap'), try again")
+        assert "guard.offmap" in hide_folders(f"cannot be read: {folders}guard.offmap'), try again")
+    assert hide_folders("see http://host/a/b or 3/4, and/or") == "see http://host/a/b or 3/4, and/or"
 
 
 def test_the_journal_lasts(tmp_path):

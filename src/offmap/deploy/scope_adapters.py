@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from offmap.deploy.scopes import GuardScope, Scope, ScopeVerdict
-from offmap.errors import DependencyError
+from offmap.errors import DependencyError, InputError
 
+UNJUDGED_CALLS = frozenset({"embedding", "embeddings", "aembedding", "moderation", "audio_transcription", "rerank"})
+_TEXTS = ("text", "input_text")  # kinds of parts of a message
 REFUSAL = "This is outside of what I can help with."
 AnyScope = Scope | GuardScope
 
@@ -49,11 +51,17 @@ def require_on_topic(scope: AnyScope, field: str = "message", status: int = 422)
         raise DependencyError("this adapter needs fastapi: pip install 'offmap[serve]'") from error
 
     async def check(request: Request) -> ScopeVerdict:
-        body = await request.json()
+        try:
+            body = await request.json()
+        except (ValueError, RecursionError):
+            body = None
         text = body.get(field) if isinstance(body, dict) else None
         if not isinstance(text, str) or not text.strip():
             raise HTTPException(422, f"the body has no text in {field!r}")
-        verdict = await asyncio.to_thread(scope.check, text)
+        try:
+            verdict = await asyncio.to_thread(scope.check, text)
+        except InputError as error:  # such as half of a character
+            raise HTTPException(422, f"{field!r} cannot be read: {error}") from error
         if not verdict.on_topic:
             raise HTTPException(status, REFUSAL)
         return verdict
@@ -68,7 +76,8 @@ def make_litellm_hook(scope: AnyScope, refusal: str = REFUSAL) -> Any:
     Parameters
     ----------
     scope : Scope
-        Judges the last message of the user.
+        Judges the last message of the user, or the prompt where there are no messages. What holds no text that can be
+        judged, such as an image alone, is refused.
     refusal : str, optional
         What is answered instead.
 
@@ -88,10 +97,10 @@ def make_litellm_hook(scope: AnyScope, refusal: str = REFUSAL) -> Any:
         async def async_pre_call_hook(
             self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: str
         ) -> dict[str, Any] | str:
-            text = find_last_question(data.get("messages") or ())
-            if text is None or (await asyncio.to_thread(scope.check, text)).on_topic:
+            if call_type in UNJUDGED_CALLS:  # nothing is answered
                 return data
-            return refusal
+            text = find_question(data)
+            return data if text is not None and await _is_on_topic(scope, text) else refusal
 
     return ScopeHook()
 
@@ -119,10 +128,38 @@ def make_nemo_action(scope: AnyScope, name: str = "check_scope") -> Callable[...
     @action(name=name)  # type: ignore[untyped-decorator]  # nemoguardrails has no types here
     async def check_scope(context: dict[str, Any] | None = None, text: str | None = None) -> bool:
         said = text or (context or {}).get("user_message")
-        return not said or (await asyncio.to_thread(scope.check, str(said))).on_topic
+        return not said or await _is_on_topic(scope, str(said))
 
     made: Callable[..., Any] = check_scope
     return made
+
+
+async def _is_on_topic(scope: AnyScope, text: str) -> bool:
+    """Judge a text; one that cannot be judged, such as a far too long one, is not on topic."""
+    try:
+        return bool(await asyncio.to_thread(scope.check, text))
+    except InputError:
+        return False
+
+
+def find_question(data: dict[str, Any]) -> str | None:
+    r"""Return what a call of a language model asks: the last message of the user, the input or the prompt.
+
+    Examples
+    --------
+    >>> find_question({"prompt": ["hello", "there"]})
+    'hello\nthere'
+    >>> find_question({"messages": [], "prompt": "hello"}) is None
+    True
+    """
+    messages = data.get("messages", data.get("input", data.get("prompt")))
+    if isinstance(messages, str):
+        messages = [messages]
+    if not isinstance(messages, list):
+        return None
+    if messages and all(isinstance(message, str) for message in messages):
+        return "\n".join(messages) if any(map(str.strip, messages)) else None
+    return find_last_question(messages)
 
 
 def find_last_question(messages: Sequence[Any]) -> str | None:
@@ -139,7 +176,7 @@ def find_last_question(messages: Sequence[Any]) -> str | None:
         if isinstance(message, dict) and message.get("role") == "user":
             content = message.get("content")
             if isinstance(content, list):
-                parts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text")
+                parts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") in _TEXTS)
                 content = "\n".join(str(part) for part in parts if part)
             return content if isinstance(content, str) and content.strip() else None
     return None

@@ -118,13 +118,21 @@ class Scope:
     @classmethod
     def restore(cls, stored: store.Stored, encoder: TextEncoder | None = None) -> Scope:
         """Build a scope from what `offmap.store.load` has read; another encoder than its own is refused."""
-        kept = {
-            name: KnownExamples.from_parts(stored.config[name], select_prefix(stored.tensors, name))
-            for name in (_ON, _OFF)
-            if name in stored.config
-        }
-        calibration = Calibration(stored.tensors[f"{_CALIBRATION}scores"], stored.config["tpr"])
-        return cls(TextEncoder.restore(stored.config["encoder"], encoder), kept[_ON], calibration, kept.get(_OFF))
+        config = stored.config
+        store.check_fields(KIND, config, {"encoder": dict, "tpr": float, _ON: dict})
+        with store.restoring(KIND):
+            kept = {
+                name: KnownExamples.from_parts(config[name], select_prefix(stored.tensors, name))
+                for name in (_ON, _OFF)
+                if name in config
+            }
+            calibration = Calibration(stored.tensors[f"{_CALIBRATION}scores"], config["tpr"]).check()
+            found = TextEncoder.restore(config["encoder"], encoder)
+        for examples in kept.values():
+            if not len(examples) or examples.features.shape[1] != found.width:
+                shape = "×".join(map(str, examples.features.shape))
+                raise StoreError(f"not a whole scope: examples of shape {shape}, the encoder has {found.width} columns")
+        return cls(found, kept[_ON], calibration, kept.get(_OFF))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from offmap.errors import InputError
+from offmap import store
+from offmap.errors import InputError, StoreError
 from offmap.typing import Array, Float32Array, IntArray
 
 MAX_EXAMPLES = 20_000
@@ -101,6 +102,11 @@ class KnownExamples:
     @classmethod
     def from_parts(cls, config: dict[str, Any], tensors: dict[str, Array]) -> KnownExamples:
         """Build examples again from what `to_parts` returned."""
+        store.check_fields("set of examples", config, {"texts": list})
+        kinds = {"features": ("f", 2), "labels": ("i", 1)}
+        store.check_arrays("set of examples", tensors, kinds, tuple(kinds))
+        if not all(isinstance(text, str) for text in config["texts"]) or not np.isfinite(tensors["features"]).all():
+            raise StoreError("not a whole set of examples (texts that are no texts, or features that are no numbers)")
         return cls(config["texts"], tensors["features"], tensors["labels"])
 
     @cached_property

@@ -18,7 +18,7 @@ from offmap.errors import InputError, OffmapError
 from offmap.openworld.deployment import RowKind
 from offmap.service.access import RESERVATION, allow_without_token
 from offmap.service.parsing import parse_request
-from offmap.service.request_errors import RequestError, to_sentence
+from offmap.service.request_errors import RequestError, hide_folders, to_sentence
 from offmap.service.service import Service
 from offmap.service.unknown_inputs import ID_LENGTH, STATUSES, UnknownInput
 
@@ -209,7 +209,7 @@ async def reload_guard(request: Request) -> Response:
         raise
     except OffmapError as error:
         raise RequestError(
-            409, f"the guard in service stays, as the new one cannot be used: {to_sentence(error)}"
+            409, f"the guard in service stays, as the new one cannot be used: {hide_folders(to_sentence(error))}"
         ) from error
     return JSONResponse({"version": version})
 

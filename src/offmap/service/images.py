@@ -17,6 +17,7 @@ from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.settings import Settings
 
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/bmp": "BMP"}
+_MEDIA = {name: kind for kind, name in FORMATS.items()} | {"MPO": "image/jpeg"}  # several JPEGs in one, as of phones
 
 
 def decode_images(
@@ -82,14 +83,14 @@ def _check_headers(contents: Sequence[bytes], settings: Settings, reserve: Calla
     """Check sizes by the headers alone, reserve the memory of the decoded images, and return their media type."""
     from PIL import Image
 
-    formats: set[str] = set()
+    kinds: set[str] = set()
     pixels, channels, side = 0, 1 if settings.gray else 3, settings.image_size
     for row, content in enumerate(contents):
         too_many = RequestError(413, f"image {row}: more than {settings.max_pixels:,} pixels in one request")
         try:
             with _open_image(content, row) as opened:
                 width, height = opened.size
-                formats.add(str(opened.format))
+                kinds.add(_MEDIA[str(opened.format)])
         except Image.DecompressionBombError as error:
             raise too_many from error
         pixels += width * height
@@ -102,14 +103,13 @@ def _check_headers(contents: Sequence[bytes], settings: Settings, reserve: Calla
             raise InputError(f"image {row}: {width}×{height} pixels; the network takes inputs of shape {shape}")
     decoded = 4 * channels * (pixels if side is None else side * side * len(contents))
     reserve(decoded if side is None else decoded + channels * pixels)
-    media = {name: kind for kind, name in FORMATS.items()}
-    return media[formats.pop()] if len(formats) == 1 else "application/octet-stream"
+    return kinds.pop() if len(kinds) == 1 else "application/octet-stream"
 
 
 @contextmanager
 def _open_image(content: bytes, row: int) -> Iterator[Any]:
     """Open an image without decoding it; errors about damaged files become one sentence."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
@@ -120,6 +120,8 @@ def _open_image(content: bytes, row: int) -> Iterator[Any]:
         raise
     except MemoryError as error:
         raise RequestError(503, f"image {row}: there is not enough memory to decode it now; try again") from error
+    except UnidentifiedImageError as error:  # whose message is the address of our buffer
+        raise InputError(f"image {row}: not a {', '.join(FORMATS.values())} file") from error
     except Exception as error:  # decoders raise all kinds of errors about damaged files
         raise InputError(
             f"image {row}: not a readable {', '.join(FORMATS.values())} file ({to_sentence(error)[:200]})"

@@ -160,6 +160,10 @@ def _parse_json(body: bytes, settings: Settings, reserve: Callable[[int], None])
         return ScoringRequest("inputs", rows, contents, found, references)
     if key == "texts":
         texts = check_texts(given[key], settings.max_characters)
+        if sum(map(len, texts)) > settings.max_all_characters:  # encoding them would keep others waiting
+            raise RequestError(
+                413, f"more than {settings.max_all_characters:,} characters in one request; send them in parts"
+            )
         return ScoringRequest("texts", texts, [text.encode() for text in texts], TEXT, references)
     kind: RowKind = "features" if key == "features" else "inputs"
     return ScoringRequest(kind, _to_array(given[key], key), references=references)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from offmap.errors import OffmapError
+
+_FOLDERS = re.compile(r"(?<![\w/:.])/(?:[^\s/'\"]+/)+")
 
 
 class RequestError(OffmapError):
@@ -46,3 +50,24 @@ def to_sentence(error: BaseException) -> str:
     'a b'
     """
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def hide_folders(sentence: str) -> str:
+    """Leave out the folders of files that a message names: clients need not know them.
+
+    Parameters
+    ----------
+    sentence : str
+        Any message.
+
+    Returns
+    -------
+    str
+        With the names of files only; addresses such as ``http://…`` stay.
+
+    Examples
+    --------
+    >>> hide_folders("/srv/app/guard.offmap: no such file: '/srv/app/guard.offmap'")
+    "guard.offmap: no such file: 'guard.offmap'"
+    """
+    return _FOLDERS.sub("", sentence)

@@ -21,7 +21,7 @@ from offmap.detection import Verdicts
 from offmap.errors import InputError, OffmapError
 from offmap.openworld import Deployment
 from offmap.openworld.deployment import RowKind
-from offmap.service.request_errors import RequestError, to_sentence
+from offmap.service.request_errors import RequestError, hide_folders, to_sentence
 from offmap.service.requests import Result, ScoringRequest
 from offmap.service.unknown_inputs import UnknownInput, new_ids
 from offmap.service.unknowns import UnknownStore
@@ -262,7 +262,7 @@ def _score_rows(deployment: Deployment, kind: RowKind, rows: Array, batch_size: 
         raise
     except Exception as error:  # a model raises any kind of error about inputs it was not made for
         shape = "×".join(map(str, rows.shape[1:]))
-        reason = to_sentence(error).replace(repr(deployment.network), "the network")[:300]  # it may name a file
+        reason = hide_folders(to_sentence(error).replace(repr(deployment.network), "the network"))[:300]
         raise InputError(f"the network does not take inputs of shape {shape}, type {rows.dtype} ({reason})") from error
     return limit_scores(deployment.detector.verdicts(acts), len(deployment.calibration.scores)), _features(acts)
 

@@ -8,8 +8,9 @@ import logging
 import os
 from pathlib import Path
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from offmap.errors import InputError
@@ -56,6 +57,7 @@ class Settings(BaseSettings):
     max_body: int = Field(default=32 * MIB, ge=1, description="Bytes in one request.")
     max_rows: int = Field(default=4096, ge=1, description="Inputs in one request.")
     max_characters: int = Field(default=100_000, ge=1, description="Characters of one text.")
+    max_all_characters: int = Field(default=1_000_000, ge=1, description="Characters of all texts in one request.")
     max_pixels: int = Field(default=16_000_000, ge=1, description="Pixels of all images in one request.")
     max_requests: int = Field(default=512, ge=1, description="Requests handled at a time; more are answered 503.")
     max_waiting: int = Field(default=16384, ge=1, description="Inputs waiting to be scored; more are answered 503.")
@@ -110,6 +112,16 @@ class Settings(BaseSettings):
         if not all(number > 0 for number in self.std):
             raise ValueError(f"std={self.std}: deviations are above 0")
         return self
+
+    @field_validator("naming_url")
+    @classmethod
+    def _check_address(cls, url: str | None) -> str | None:
+        if url is not None:
+            where = urlsplit(url)
+            if where.scheme not in ("http", "https") or not where.hostname or where.username is not None:
+                raise ValueError("an address such as http://host:port/v1/chat/completions is needed")
+            where.port  # noqa: B018 - raises ValueError when it is no port
+        return url
 
     @property
     def is_loopback(self) -> bool:

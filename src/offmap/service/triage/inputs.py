@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from offmap.text import TextEncoder
 from offmap.typing import Array
 
 LIMIT = 5000  # inputs in one proposal: the newest
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -150,11 +152,12 @@ def read_unknown_inputs(
     width: int | None,
     settings: Settings,
     ids: Sequence[str] | None = None,
+    keep_inputs: bool = True,
 ) -> tuple[list[str], LabeledInputs]:
     """Read unknown inputs that can be compared with one another.
 
-    With a network, stored inputs are run through it, so that features of one network are compared. Without one, the
-    stored features are used.
+    With a network, stored inputs are run through it block by block, so that features of one network are compared.
+    Without one, the stored features are used.
 
     Parameters
     ----------
@@ -168,6 +171,8 @@ def read_unknown_inputs(
         How images are prepared.
     ids : sequence of str or None, default=None
         These inputs; the newest open ones when `None`.
+    keep_inputs : bool, default=True
+        Whether the inputs are returned beside their features; thousands of images may not fit in memory.
 
     Returns
     -------
@@ -178,34 +183,57 @@ def read_unknown_inputs(
     """
     chosen = unknowns.find_newest(LIMIT) if ids is None else ids
     if network is not None:
-        found, arrays = _largest_group(_iter_inputs(unknowns, chosen, settings))
-        if found:
-            inputs = np.stack(arrays)
-            return found, LabeledInputs.of(network.extract(inputs, progress=False).features, None, inputs)
+        read, parts = _extract_largest(_iter_inputs(unknowns, chosen, settings), network, keep_inputs)
+        if parts is not None:
+            return read, parts
     blocks = unknowns.iter_features(ids=chosen)
     rows = ((id, row) for ids, block in blocks for id, row in zip(ids, block, strict=True))
-    found, same_width = _largest_group((id, row) for id, row in rows if width is None or row.size == width)
+    fitting = _group_by_shape((id, row) for id, row in rows if width is None or row.size == width)
+    found, same_width = max(fitting, key=lambda group: len(group[0]), default=([], []))
     features = np.stack(same_width) if found else np.zeros((0, width or 1), np.float32)
     return found, LabeledInputs.of(features)
 
 
-def _iter_inputs(unknowns: UnknownStore, ids: Sequence[str], settings: Settings) -> Iterator[tuple[str, Array]]:
-    """Yield stored inputs as the network reads them, block by block."""
+def _iter_inputs(
+    unknowns: UnknownStore, ids: Sequence[str], settings: Settings
+) -> Iterator[tuple[list[str], list[Array]]]:
+    """Yield stored inputs as the network reads them, in blocks of one shape."""
     for block in unknowns.iter_blocks(ids=ids):
-        for item in block:
-            array = _decode_input(item, settings)
-            if array is not None:
-                yield item.id, array
+        decoded = ((item.id, _decode_input(item, settings)) for item in block)
+        yield from _group_by_shape((id, array) for id, array in decoded if array is not None)
 
 
-def _largest_group(items: Iterable[tuple[str, Array]]) -> tuple[list[str], list[Array]]:
-    """Return the ids and arrays of the most frequent shape, as only equal shapes can be compared."""
+def _extract_largest(
+    blocks: Iterable[tuple[list[str], list[Array]]], network: Network, keep_inputs: bool
+) -> tuple[list[str], LabeledInputs | None]:
+    """Return ids, features and perhaps inputs of the most frequent shape; none when the network takes no input."""
+    groups: dict[tuple[int, ...], tuple[list[str], list[Array], list[Array]]] = {}
+    for ids, arrays in blocks:
+        try:
+            features = network.extract(np.stack(arrays), progress=False).features
+        except MemoryError:
+            raise
+        except Exception as error:  # a model raises any kind of error about inputs that it was not made for
+            _log.warning("%d stored inputs of shape %s cannot be read any more: %s", len(ids), arrays[0].shape, error)
+            continue
+        found, rows, inputs = groups.setdefault(arrays[0].shape, ([], [], []))
+        found += ids
+        rows.append(features)
+        inputs += arrays if keep_inputs else []
+    if not groups:
+        return [], None
+    found, rows, inputs = max(groups.values(), key=lambda group: len(group[0]))
+    return found, LabeledInputs.of(np.concatenate(rows), None, np.stack(inputs) if keep_inputs else None)
+
+
+def _group_by_shape(items: Iterable[tuple[str, Array]]) -> list[tuple[list[str], list[Array]]]:
+    """Return ids and arrays for each shape, as only equal shapes can be compared."""
     groups: dict[tuple[int, ...], tuple[list[str], list[Array]]] = {}
     for id, array in items:
         ids, arrays = groups.setdefault(array.shape, ([], []))
         ids.append(id)
         arrays.append(array)
-    return max(groups.values(), key=lambda group: len(group[0]), default=([], []))
+    return list(groups.values())
 
 
 def _decode_input(item: UnknownInput, settings: Settings) -> Array | None:

@@ -28,6 +28,7 @@ from offmap.service.triage.proposal import Proposal, load_proposal
 from offmap.service.unknowns import UnknownStore
 
 KEYWORDS = 6  # of a group, on the page
+MAX_TEXT = 10_000  # characters of each text that keywords and names are taken from
 MIN_INPUTS = 10  # unknown inputs that can be grouped
 _PATHS = ("guard", "weights", "classes")  # of `DeploymentFiles`
 Progress = Callable[[str, float], None]
@@ -118,7 +119,7 @@ class Workspace:
         """
         state = None if self.known is None else self.load_state()
         network, detector = (None, self.base.detector) if state is None else (state.network, state.detector)
-        ids, inputs = read_unknown_inputs(self.unknowns, network, _width(detector), self.settings)
+        ids, inputs = read_unknown_inputs(self.unknowns, network, _width(detector), self.settings, keep_inputs=False)
         if len(ids) < MIN_INPUTS:
             raise InputError(f"{len(ids)} unknown inputs can be compared; at least {MIN_INPUTS} are needed for groups")
         progress(f"looking for groups in {len(ids)} inputs", 0.3)
@@ -170,11 +171,13 @@ class Workspace:
 
     def read_texts(self, ids: list[str]) -> list[str] | None:
         """Return unknown inputs as texts: what was sent, or their references when all have several words."""
-        items = self.unknowns.get(ids)
+        items = self.unknowns.get(ids, contents=False)  # those of images may not fit in memory
         if len(items) < len(ids):
             return None
         if items and all(item.content_type == TEXT for item in items):
-            return [(item.content or b"").decode() for item in items]
+            blocks = self.unknowns.iter_blocks(ids=ids)
+            sent = [(item.content or b"").decode()[:MAX_TEXT] for block in blocks for item in block]
+            return sent if len(sent) == len(ids) else None
         texts = [item.reference or "" for item in items]
         return texts if texts and all(" " in text for text in texts) else None
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from offmap.errors import OffmapError
-from offmap.service.request_errors import RequestError, to_sentence
+from offmap.service.request_errors import RequestError, hide_folders, to_sentence
 
-_FOLDERS = re.compile(r"(?<!\S)/(?:[^\s/]+/)+")  # of files in a message: clients need not know them
 _log = logging.getLogger(__name__)
 
 
@@ -97,7 +95,7 @@ class TaskRunner:
                 work()
             except OffmapError as error:
                 _log.warning("%s failed: %s", kind, error)
-                self._end(_FOLDERS.sub("", to_sentence(error)))
+                self._end(hide_folders(to_sentence(error)))
             except Exception:
                 _log.exception("%s failed", kind)
                 self._end("it failed; the service's log says why")
