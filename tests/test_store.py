@@ -220,3 +220,8 @@ def test_a_deeply_nested_description_is_refused(tmp_path: Path, depth: int) -> N
         (tmp_path / "a").write_bytes(plain_safetensors({"x": np.ones(2)}, metadata={"offmap": text}))
         with pytest.raises(StoreError, match="not one that offmap wrote"):
             store.load(tmp_path / "a")
+
+
+def test_a_lack_of_memory_is_not_called_a_damaged_file():
+    with pytest.raises(MemoryError), store.restoring("detector"):
+        raise MemoryError

@@ -136,7 +136,7 @@ def restoring(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except OffmapError:
+    except (OffmapError, MemoryError):  # too little memory says nothing about the file
         raise
     except Exception as error:
         reason = str(error).partition("\n")[0][:200]
