@@ -39,6 +39,17 @@ OBJECTIVES = (
     "ce",
     "simclr",
     "scl",
+    "fixmatch",
+    "ds3l",
+    "cgdl",
+    "dtc",
+    "kcl",
+    "mcl",
+    "joint",
+    "comex",
+    "godin",
+    "logitnorm",
+    "mos",
 )
 GRIDS: dict[str, list[dict[str, Any]]] = {
     "opencon": [{"shrinkage": 0.5}, {"weight_novel": 0.05}, {"weight_novel": 0.05, "divergence": 0.0}],

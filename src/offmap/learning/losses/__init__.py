@@ -18,20 +18,33 @@ from offmap.learning.losses.heads import (
 from offmap.learning.losses.numbers import nothing
 from offmap.learning.losses.opencon import OpenConParts, opencon, prior_divergence, prototype_probabilities
 from offmap.learning.losses.spectral import SpectralTerms, clip_norm, nscl, scl, sorl, spectral_terms
+from offmap.learning.losses.transfer import (
+    comex,
+    fixmatch,
+    kcl_pairs,
+    neighbour_targets,
+    sharpen_assignments,
+    student_t,
+    winners_agree,
+)
 
 __all__ = [
     "OpenConParts",
     "SpectralTerms",
     "autonovel_pairs",
     "clip_norm",
+    "comex",
     "contrastive",
     "cross_entropy",
     "deconf_logits",
+    "fixmatch",
     "gcd",
     "group_softmax",
+    "kcl_pairs",
     "logitnorm",
     "mean_entropy",
     "nearest_partners",
+    "neighbour_targets",
     "nothing",
     "nscl",
     "opencon",
@@ -41,10 +54,13 @@ __all__ = [
     "prototype_probabilities",
     "rank_statistics",
     "scl",
+    "sharpen_assignments",
     "simclr",
     "sinkhorn",
     "sorl",
     "spectral_terms",
+    "student_t",
     "supcon",
     "uno",
+    "winners_agree",
 ]
