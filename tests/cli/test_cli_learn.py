@@ -42,7 +42,7 @@ def test_a_pile_becomes_a_model_in_a_process_of_its_own(pile: Path) -> None:
     model = offmap.load(pile / "run" / "model.offmap")
     rows = np.load(pile / "pile.npz")["features"]
     table = (pile / "found.csv").read_text().splitlines()
-    assert table[0] == "label,novelty"
+    assert table[0] == "class,known,label,novelty"
     assert [int(line.split(",")[0]) for line in table[1:]] == model.predict(rows).tolist()
     assert (pile / "run" / "history.csv").read_text().startswith("epoch,loss,")
 

@@ -209,9 +209,7 @@ def test_print_says_what_is_tapped() -> None:
     assert str(inner) == "Network(Sequential, layer='1'), features from the output of '1', no linear head"
 
 
-def test_one_logit_is_refused_and_probabilities_are_warned_of() -> None:
-    with pytest.raises(InputError, match="one logit per input"):
-        Network(nn.Linear(4, 1))(torch.zeros(2, 4))
+def test_probabilities_are_warned_of() -> None:
     for ending, kind in ((nn.Softmax(1), " probabilities"), (nn.LogSoftmax(1), "log-probabilities")):
         model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), ending)
         with pytest.warns(OffmapWarning, match=f"its outputs are ?{kind}, not logits"):

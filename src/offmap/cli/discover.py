@@ -49,20 +49,29 @@ def discover(
     import numpy as np
 
     from offmap import data as files
+    from offmap.cli.checks import check_outputs
     from offmap.discovery import discover as find
     from offmap.errors import InputError
 
+    check_outputs(table=out, page=report)
+    if k != "auto" and not k.isdigit():
+        raise InputError(f"--k {k}: a whole number or auto is needed")
+    named: dict[str, Any] = {}
     items: Any = None if texts is None else files.read_texts(texts).texts
     own: Any
     if inputs.is_text(data):
         read = inputs.texts().read_texts(data)
         items, own = read.texts, read.labels
+        named = {"text": read.texts}
         features: Any = inputs.text_encoder().encode(read.texts)
     elif inputs.model is not None:
         batches = inputs.batches(data)
         features = inputs.network().extract(batches, device=inputs.device).features
         own = _named(batches.labels, getattr(batches.inputs, "classes", ()))
-        items = batches.inputs if items is None and data.is_dir() else items
+        pictures = getattr(batches.inputs, "files", None)
+        if pictures is not None:
+            items = batches.inputs if items is None else items
+            named = {"path": [str(file) for file in pictures]}
     else:
         acts = inputs.activations(data)
         features, own = acts.features, _labels(data) if data.is_file() else acts.labels
@@ -70,8 +79,6 @@ def discover(
         own = _labels(labels)
     if own is not None and not np.issubdtype(np.asarray(own).dtype, np.number):
         own = [None if name == unknown else name for name in own]
-    if k != "auto" and not k.isdigit():
-        raise InputError(f"--k {k}: a whole number or auto is needed")
     found = find(
         features,
         own,
@@ -85,9 +92,10 @@ def discover(
         files.write_table(
             out,
             {
+                **named,
+                "class": np.array([name or "" for name in found.named_labels]),
+                "known": ~found.is_novel,
                 "label": found.labels,
-                "name": np.array([name or "" for name in found.named_labels]),
-                "novel": found.is_novel,
                 "confidence": found.confidence,
             },
         )

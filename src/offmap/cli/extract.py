@@ -71,5 +71,20 @@ def _tell(acts: Activations, to: Path, as_json: bool) -> None:
         "features": acts.features.shape[1],
         "classes": acts.n_classes if acts.has_logits else None,
         "labels": acts.labels is not None,
+        "accuracy": accuracy(acts),
     }
-    show(result, as_json, f"{acts!r} in {to}")
+    words = f"{acts!r} in {to}"
+    if result["accuracy"] is not None:
+        words += f"; {result['accuracy']:.1%} of the labels are predicted (lower than you know it? check --mean, --std)"
+    show(result, as_json, words)
+
+
+def accuracy(acts: Activations) -> float | None:
+    """Return the share of labels that the network predicts; `None` without labels or logits.
+
+    Far below what the network is known to reach, it says that inputs were prepared in another way than for training.
+    """
+    if acts.labels is None or not acts.has_logits or not (acts.labels >= 0).any():
+        return None
+    labelled = acts.labels >= 0
+    return float((acts.predictions[labelled] == acts.labels[labelled]).mean())

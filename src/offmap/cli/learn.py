@@ -64,11 +64,13 @@ def learn(
 ) -> None:
     """Learn known and novel classes from some labels and unlabelled inputs."""
     from offmap import data as files
+    from offmap.cli.checks import check_outputs
     from offmap.learning import learn as train
     from offmap.learning import tune as choose
     from offmap.learning.settings import parse_count, parse_setting
     from offmap.metrics.clustering import accuracy_by_convention
 
+    check_outputs(table=predictions)
     samples = _read(inputs, data)
     features = samples.arrays.get("features")
     rows = samples.inputs if features is None else features
@@ -92,7 +94,7 @@ def learn(
     model = train(rows, given, n_classes, out=out, tensorboard=tensorboard, **common, **settings)
     predicted = model.predict(rows)
     if predictions is not None:
-        files.write_table(predictions, {"label": predicted, "novelty": model.novelty(rows)})
+        files.write_table(predictions, _table(model, rows, predicted, samples))
     result: dict[str, Any] = {
         "model": str(out / "model.offmap"),
         "n_classes": model.n_classes,
@@ -104,6 +106,16 @@ def learn(
         result["accuracy"] = accuracy_by_convention(split.targets, predicted, split.labels)
         words += [_sentence(convention, parts) for convention, parts in result["accuracy"].items()]
     show(result, as_json, "\n".join(words))
+
+
+def _table(model: Any, rows: Any, predicted: Any, samples: Samples) -> dict[str, Any]:
+    """One row per input: its file where there is one, its class by name, whether that is a known one, its novelty."""
+    import numpy as np
+
+    path = {"path": np.array(samples.names)} if samples.names else {}
+    named = np.array([model.class_names[label] for label in predicted])
+    known = predicted < model.n_known
+    return {**path, "class": named, "known": known, "label": predicted, "novelty": model.novelty(rows)}
 
 
 def _read(inputs: InputOptions, source: Path) -> Samples:

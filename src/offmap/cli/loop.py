@@ -54,6 +54,7 @@ def loop(
     as_json: Json = False,
 ) -> None:
     """Flag what is unknown, find its classes, learn them beside the old ones, calibrate a new detector, go on."""
+    from offmap.cli.checks import check_page
     from offmap.errors import InputError
 
     if new != "auto" and not new.isdigit():
@@ -65,6 +66,7 @@ def loop(
         "min_size": min_size,
         "space": space,
     }
+    check_page(None)
     out.mkdir(parents=True, exist_ok=True)
     if data == "digits":
         _digits(known, rounds, detector, seed, out, as_json, options)
@@ -125,6 +127,8 @@ def _own(
     inputs: InputOptions,
     options: dict[str, Any],
 ) -> None:
+    import numpy as np
+
     from offmap.errors import InputError
     from offmap.openworld.openworld_run import TPR, run_rounds
     from offmap.openworld.preparation import begin, cut
@@ -142,10 +146,14 @@ def _own(
         detector, labels, network=network, head=head, class_names=names or None, tpr=TPR, seed=seed, **aside, **arrays
     )
     streams = [_read(path, inputs)[0] for path in files]
+    called = [_names(path, inputs) for path in files]
     if not streams:
         streams = [{name: array[labels < 0] for name, array in arrays.items()}]
+        own_names = _names(data, inputs)
+        called = [{name: np.asarray(values)[labels < 0] for name, values in own_names.items()}]
         if (labels >= 0).all():
             raise InputError(f"{data}: every row has a label; name a file of others with --stream")
+    whole = streams
     if len(streams) == 1:
         streams = cut(streams[0], rounds)
     told: list[dict[str, Any]] = []
@@ -161,10 +169,44 @@ def _own(
             line += f"\n{record.round.summary()}\nThe report is {report}"
         told.append(entry)
         words.append(line)
+    table = _write_stream(deployment, whole, called, out)
     if inputs.is_text(data):
         deployment = replace(deployment, encoder=inputs.texts().encoder)
-    written = _written(deployment, out)
-    show({"rounds": told, **written}, as_json, "\n".join([*words, f"The deployment is {written['deployment']}"]))
+    written = _written(deployment, out) | {"table": str(table)}
+    last = f"The deployment is {written['deployment']}; what it says about the stream is {table}"
+    show({"rounds": told, **written}, as_json, "\n".join([*words, last]))
+
+
+def _names(path: Path, inputs: InputOptions) -> dict[str, Any]:
+    """What each input is called: its file or its text, where it has one."""
+    from offmap import data
+
+    if inputs.is_text(path):
+        return {"text": inputs.texts().read_texts(path).texts}
+    if not data.holds_pictures(path):
+        return {}
+    return {"path": [str(file) for file in data.image_folder(path, **_folder_options(path, inputs)).files]}
+
+
+def _write_stream(
+    deployment: Deployment, streams: list[dict[str, Any]], called: list[dict[str, Any]], out: Path
+) -> Path:
+    """Write what the last deployment says about every input of the stream."""
+    import numpy as np
+
+    from offmap.data import write_table
+
+    parts = []
+    for arrays, names in zip(streams, called, strict=True):
+        ((kind, rows),) = arrays.items()
+        verdicts = deployment.verdicts(
+            rows, "features" if kind == "features" and deployment.network is None else "inputs"
+        )
+        parts.append({**names, **verdicts.columns(deployment.class_names)})
+    shared = [name for name in parts[0] if all(name in part for part in parts)]
+    columns = {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in shared}
+    write_table(out / "stream.csv", columns)
+    return out / "stream.csv"
 
 
 def _read(path: Path, inputs: InputOptions) -> tuple[dict[str, Any], Any, tuple[str, ...], Any]:

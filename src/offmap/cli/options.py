@@ -113,6 +113,18 @@ class InputOptions:
     ] = None
     _loaded: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
+    def check(self) -> None:
+        """Refuse what cannot work before anything is read: the device, files that are not there, numbers."""
+        from offmap.cli.checks import check_device
+        from offmap.errors import InputError
+
+        check_device(self.device)
+        for option, file in {"weights": self.weights, "head": self.head, "tokenizer": self.tokenizer}.items():
+            if file is not None and not file.exists():
+                raise InputError(f"--{option} {file}: there is no such file")
+        for text in (self.mean, self.std):
+            numbers(text)
+
     def network(self) -> Network:
         """The network that the options name, loaded once."""
         from offmap.errors import InputError
@@ -161,11 +173,11 @@ class InputOptions:
         stored = store.load(file)
         return load(file) if stored.kind != "deployment" else Deployment.restore(stored, encoder=self.text_encoder())
 
-    def batches(self, source: Path, labels: Path | None = None) -> Any:
+    def batches(self, source: Path | Sequence[Path], labels: Path | None = None) -> Any:
         """The data as batches for the network."""
         from offmap import data
 
-        options = {"image_size": self.image_size, **self._pictures()} if source.is_dir() else {}
+        options = {"image_size": self.image_size, **self._pictures()} if data.holds_pictures(source) else {}
         own = None if labels is None else data.read(labels).labels
         made = data.batches(
             source, size=self.batch_size, mean=numbers(self.mean), std=numbers(self.std), labels=own, **options
@@ -181,7 +193,7 @@ class InputOptions:
             acts = self.texts().read_activations(source)
             labels = {} if acts.labels is None else {"labels": acts.labels}
             return data.Samples({"features": acts.features, **labels}, self.texts().classes)
-        options = {"size": self.image_size, **self._pictures()} if source.is_dir() else {}
+        options = {"size": self.image_size, **self._pictures()} if data.holds_pictures(source) else {}
         made = data.read(source, **options)
         _tell_skipped(made.skipped)
         return made
@@ -199,13 +211,26 @@ class InputOptions:
             return data.read_activations(source, None if self.head is None else data.read_head(self.head))
         return self.network().extract(self.batches(source), requirements=requirements, device=self.device)
 
-    def scored(self, source: Path, detector: Detector, deployment: Deployment | None) -> Activations:
-        """Return what a detector reads of the data: by the encoder or network of its deployment, or by the options."""
+    def scored(
+        self, sources: Sequence[Path], detector: Detector, deployment: Deployment | None
+    ) -> tuple[Activations, dict[str, list[str]]]:
+        """Return what a detector reads of the data, and what each input is called: a file, a text, or nothing."""
+        source = one_source(sources)
         if deployment is not None and deployment.encoder is not None:
-            return deployment.activations(self.read_texts(source), "texts")
-        if deployment is not None and deployment.network is not None and self.model is None:
-            return deployment.network.extract(self.batches(source), wanted(detector), device=self.device)
-        return self.activations(source, wanted(detector))
+            texts = self.read_texts(_one(source))
+            return deployment.activations(texts, "texts"), {"text": texts}
+        network = None
+        if self.model is not None:
+            network = self.network()
+        elif deployment is not None:
+            network = deployment.network
+        if network is None or (isinstance(source, Path) and self.is_text(source)):
+            named = {"text": self.read_texts(_one(source))} if self.is_text(_one(source)) else {}
+            return self.activations(_one(source), wanted(detector)), named
+        batches = self.batches(source)
+        acts = network.extract(batches, wanted(detector), device=self.device)
+        files = getattr(batches.inputs, "files", None)
+        return acts, {} if files is None else {"path": [str(file) for file in files]}
 
     def read_texts(self, source: Path) -> list[str]:
         """Return the texts of a file, without an encoder."""
@@ -250,6 +275,19 @@ class InputOptions:
         return self.network().noise(noise, self.batches(like).shape, requirements=requirements, device=self.device)
 
 
+def one_source(sources: Sequence[Path]) -> Path | Sequence[Path]:
+    """Return the only source, or several pictures as they are: a shell makes such a list of a pattern."""
+    return sources[0] if len(sources) == 1 else list(sources)
+
+
+def _one(source: Path | Sequence[Path]) -> Path:
+    from offmap.errors import InputError
+
+    if isinstance(source, Path):
+        return source
+    raise InputError(f"{len(source)} files: several at a time are for pictures, with --model or a guard that has one")
+
+
 def with_inputs(command: Callable[..., None]) -> Callable[..., None]:
     """Spread the fields of `InputOptions` over the options of a command whose last parameter is `inputs`."""
     return with_inputs_but()(command)
@@ -276,6 +314,7 @@ def _spread(command: Callable[..., None], left_out: tuple[str, ...]) -> Callable
 
     def run(**given: Any) -> None:
         inputs = InputOptions(**{parameter.name: given.pop(parameter.name) for parameter in shared})
+        inputs.check()
         command(**given, inputs=inputs)
 
     run.__doc__, run.__name__ = command.__doc__, command.__name__

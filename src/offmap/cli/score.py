@@ -9,18 +9,27 @@ import typer
 
 from offmap.cli.options import Engine, InputOptions, Json, Workers, on_ray, show, with_inputs
 
+SHOWN = 20  # so many inputs are printed one by one when no file is named
+
 
 @with_inputs
 def score(
     guard: Annotated[Path, typer.Argument(help="A file that offmap fit or offmap guard wrote.")],
     data: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
-            help="Inputs: a folder of offmap extract, or .npz/.npy/.parquet/pictures with --model, or texts."
+            help="Inputs: a folder of offmap extract; .npz/.npy/.parquet, a folder of pictures, one picture or several "
+            "(photos/*.jpg) for a network; or texts."
         ),
     ],
     inputs: InputOptions,
-    out: Annotated[Path | None, typer.Option(help="Write the scores: .parquet or .csv.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write path (or text), class, known, p_value and score of each input: .parquet or .csv."),
+    ] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="Names of the classes, where the guard has none: a JSON list, or one per line.")
+    ] = None,
     fdr: Annotated[
         float | None,
         typer.Option(help="Judge the inputs together: at most this share of those flagged is known."),
@@ -36,32 +45,32 @@ def score(
 
     Of texts the table also holds the text and the known text that it is most like.
     """
-    import numpy as np
-
+    from offmap.cli.checks import check_outputs
     from offmap.data import write_table
     from offmap.openworld import Deployment
+    from offmap.service.loading import read_class_names
 
+    if not on_ray(engine):
+        check_outputs(table=out)
+    names = None if classes is None else read_class_names(classes)
     found = inputs.guard(guard)
     deployment = found if isinstance(found, Deployment) else None
     loaded = found if deployment is None else deployment.detector
     if on_ray(engine):
-        _score_on_ray(loaded, data, inputs, out, workers, as_json)
+        _score_on_ray(loaded, data[0], inputs, out, workers, as_json)
         return
-    acts = inputs.scored(data, loaded, deployment)
-    columns: dict[str, Any] = {}
-    if deployment is not None and deployment.encoder is not None:
-        columns["text"] = np.array(inputs.read_texts(data), object)
+    acts, named = inputs.scored(data, loaded, deployment)
+    columns: dict[str, Any] = dict(named)
     if loaded.calibration is None:
         columns["score"] = loaded.score(acts)
     else:
         verdicts = _judge(loaded, acts, fdr, stream)
-        columns |= {"score": verdicts.score, "p_value": verdicts.p_value, "known": verdicts.known}
+        own = None if deployment is None else deployment.class_names
+        columns |= verdicts.columns(own if names is None else names)
         if verdicts.predicted is not None:
             columns["predicted"] = verdicts.predicted
-            if deployment is not None and deployment.class_names is not None:
-                columns["class"] = np.array([deployment.class_name(int(label)) for label in verdicts.predicted])
     if deployment is not None and deployment.examples is not None:
-        columns["nearest"] = np.array(deployment.examples.find_nearest_texts(acts.features), object)
+        columns["nearest"] = deployment.examples.find_nearest_texts(acts.features)
     summary: dict[str, Any] = {"inputs": len(acts), "detector": loaded.chosen}
     words = f"{len(acts)} inputs"
     if "known" in columns:
@@ -72,8 +81,23 @@ def score(
         summary["out"] = str(out)
         words += f", scores in {out}"
     elif as_json:
-        summary |= {name: column.tolist() for name, column in columns.items()}
+        summary |= {
+            name: list(getattr(column, "tolist", lambda kept=column: kept)()) for name, column in columns.items()
+        }
+    if out is None and len(acts) <= SHOWN:
+        words = "\n".join([words, *_rows(columns)])
     show(summary, as_json, words)
+
+
+def _rows(columns: dict[str, Any]) -> list[str]:
+    """A few inputs, one on each line."""
+    shown = {name: column for name, column in columns.items() if name != "predicted"}
+    texts = [
+        [f"{value:.4g}" if isinstance(value, float) else str(value) for value in column] for column in shown.values()
+    ]
+    widths = [max(map(len, [name, *column])) for name, column in zip(shown, texts, strict=True)]
+    lines = [list(shown), *map(list, zip(*texts, strict=True))]
+    return ["  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def _judge(guard: Any, acts: Any, fdr: float | None, stream: bool) -> Any:

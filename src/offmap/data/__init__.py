@@ -2,12 +2,12 @@
 
 from offmap.data.arrays import read_head
 from offmap.data.builtin import DigitsSplit, digits
-from offmap.data.images import ImageFolder, image_folder, scale_images, tiles
+from offmap.data.images import ImageFolder, holds_pictures, image_folder, scale_images, tiles
 from offmap.data.readers import READERS, read, read_activations
 from offmap.data.samples import Samples
 from offmap.data.source import Batches, batches
 from offmap.data.splits import OpenWorldSplit, open_world_split, parse_known, published_split
-from offmap.data.tables import write_table
+from offmap.data.tables import check_table, write_table
 from offmap.data.texts import Texts, holds_texts, read_texts
 
 __all__ = [
@@ -19,7 +19,9 @@ __all__ = [
     "Samples",
     "Texts",
     "batches",
+    "check_table",
     "digits",
+    "holds_pictures",
     "holds_texts",
     "image_folder",
     "open_world_split",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -69,8 +69,26 @@ class ImageFolder:
         return out
 
 
+def holds_pictures(source: str | os.PathLike[str] | Sequence[Path]) -> bool:
+    """Tell whether a source names pictures: a folder, one picture, a pattern such as ``photos/*.jpg``, or several.
+
+    Examples
+    --------
+    >>> holds_pictures("photos/*.jpg"), holds_pictures("cat.png"), holds_pictures("features.npz")
+    (True, True, False)
+    """
+    if not isinstance(source, str | os.PathLike):
+        return True
+    path = Path(source)
+    return path.is_dir() or path.suffix.lower() in SUFFIXES or _is_pattern(path)
+
+
+def _is_pattern(path: Path) -> bool:
+    return any(sign in str(path) for sign in "*?[") and not path.exists()
+
+
 def image_folder(
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | Sequence[Path],
     *,
     size: int | None = None,
     mode: Literal["RGB", "L"] = "RGB",
@@ -80,8 +98,9 @@ def image_folder(
 
     Parameters
     ----------
-    folder : str or path
-        Pictures anywhere below it; files that are not pictures by their name are left alone.
+    folder : str, path or sequence of path
+        Pictures anywhere below it; files that are not pictures by their name are left alone. Also one picture, a
+        pattern such as ``photos/*.jpg``, or several pictures: these have no classes.
     size : int or None, default=None
         Bring every picture to `size` × `size`: the shorter side is scaled, the middle cut out.
     mode : {"RGB", "L"}, default="RGB"
@@ -107,35 +126,59 @@ def image_folder(
     >>> len(found), found.classes, found.labels, found[0].shape
     (2, ('ant', 'bee'), array([0, 1]), (8, 8, 3))
     """
-    root = Path(folder)
-    if not root.is_dir():
-        raise InputError(f"{root}: there is no such folder")
     if size is not None and size < 1:
         raise InputError(f"size={size}: pictures have at least one pixel")
     if mode not in ("RGB", "L") or unreadable not in ("error", "skip"):
         raise InputError(f"mode={mode!r}, unreadable={unreadable!r}: 'RGB' or 'L', and 'error' or 'skip'")
-    files = sorted(
-        file
-        for file in root.rglob("*")
-        if file.suffix.lower() in SUFFIXES
-        and file.is_file()
-        and not any(part.startswith(".") for part in file.relative_to(root).parts)
-    )
-    if not files:
-        raise InputError(f"{root}: no pictures in it ({', '.join(sorted(SUFFIXES))})")
-    depths = {len(file.relative_to(root).parts) > 1 for file in files}
+    root, files = _find_files(folder)
+    depths = {root is not None and len(file.relative_to(root).parts) > 1 for file in files}
     if len(depths) > 1:
         raise InputError(f"{root}: pictures both beside and inside class folders; move them all to one level")
     labelled = depths == {True}
-    classes = tuple(sorted({file.relative_to(root).parts[0] for file in files})) if labelled else ()
+    names = [file.relative_to(root).parts[0] if labelled and root is not None else "" for file in files]
+    classes = tuple(sorted(set(names))) if labelled else ()
     skipped: list[str] = []
     if unreadable == "skip":
+        found = files
         files, skipped = _readable(files, size, mode)
         if not files:
-            raise InputError(f"{root}: none of its {len(skipped)} pictures can be read")
+            raise InputError(f"{folder}: none of its {len(skipped)} pictures can be read")
+        left_out = set(skipped)
+        names = [name for name, file in zip(names, found, strict=True) if str(file) not in left_out]
     index = {name: i for i, name in enumerate(classes)}
-    labels = np.array([index[file.relative_to(root).parts[0]] for file in files]) if labelled else None
+    labels = np.array([index[name] for name in names]) if labelled else None
     return ImageFolder(tuple(files), labels, classes, size, mode, tuple(skipped))
+
+
+def _find_files(source: str | os.PathLike[str] | Sequence[Path]) -> tuple[Path | None, list[Path]]:
+    """The folder, if it is one, and the pictures in alphabetical order."""
+    root = Path(source) if isinstance(source, str | os.PathLike) else None
+    if root is not None and root.is_dir():
+        files = sorted(
+            file
+            for file in root.rglob("*")
+            if file.suffix.lower() in SUFFIXES
+            and file.is_file()
+            and not any(part.startswith(".") for part in file.relative_to(root).parts)
+        )
+        if not files:
+            raise InputError(f"{root}: no pictures in it ({', '.join(sorted(SUFFIXES))})")
+        return root, files
+    if root is not None and _is_pattern(root):
+        anchor = Path(root.anchor)
+        pattern = str(root.relative_to(anchor)) if root.is_absolute() else str(root)
+        files = sorted(file for file in anchor.glob(pattern) if file.is_file() and file.suffix.lower() in SUFFIXES)
+        if not files:
+            raise InputError(f"{root}: no picture matches this pattern ({', '.join(sorted(SUFFIXES))})")
+        return None, files
+    given = [root] if root is not None else [Path(file) for file in source]  # type: ignore[union-attr]
+    for file in given:
+        if not file.is_file():
+            kind = "picture" if file.suffix.lower() in SUFFIXES else "folder"
+            raise InputError(f"{file}: there is no such {kind}")
+        if file.suffix.lower() not in SUFFIXES:
+            raise InputError(f"{file}: not a picture by its ending ({', '.join(sorted(SUFFIXES))})")
+    return None, given
 
 
 def tiles(name: str, folder: str | os.PathLike[str] | None = None, *, side: int = 32, per_row: int = 100) -> Samples:

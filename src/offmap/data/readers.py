@@ -9,7 +9,7 @@ from typing import Any
 
 from offmap.activation_files import META
 from offmap.activations import Activations, Head
-from offmap.data.images import image_folder
+from offmap.data.images import holds_pictures, image_folder
 from offmap.data.samples import MAX_BYTES, Samples
 from offmap.errors import InputError
 from offmap.registry import Registry
@@ -46,7 +46,7 @@ def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, **images: 
     Samples(4: inputs 8×8, labels one each)
     """
     source = Path(path)
-    if source.is_dir():
+    if holds_pictures(source):
         return image_folder(source, **images).read(max_bytes)
     if not source.is_file():
         raise InputError(f"{source}: there is no such file or folder")

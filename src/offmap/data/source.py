@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offmap.data.images import ImageFolder, image_folder, scale_images
+from offmap.data.images import ImageFolder, holds_pictures, image_folder, scale_images
 from offmap.data.readers import read
 from offmap.data.samples import Samples
 from offmap.errors import InputError
@@ -58,7 +58,7 @@ class Batches:
 
 
 def batches(
-    source: str | os.PathLike[str] | Samples | ImageFolder,
+    source: str | os.PathLike[str] | Sequence[Path] | Samples | ImageFolder,
     *,
     size: int = 128,
     mean: Any = None,
@@ -70,8 +70,8 @@ def batches(
 
     Parameters
     ----------
-    source : str, path, Samples or ImageFolder
-        A path as `read` takes it, or what a reader gave. Without inputs, features are taken.
+    source : str, path, sequence of path, Samples or ImageFolder
+        A path as `read` takes it, several pictures, or what a reader gave. Without inputs, features are taken.
     size : int, default=128
         Inputs per batch.
     mean, std : float, sequence of float or None, default=None
@@ -95,10 +95,10 @@ def batches(
     """
     if size < 1:
         raise InputError(f"size={size}: a batch holds at least one input")
-    if isinstance(source, str | os.PathLike):
+    if not isinstance(source, Samples | ImageFolder):
         options = {"size" if name == "image_size" else name: value for name, value in images.items()}
-        folder = Path(source).is_dir()
-        source = image_folder(source, **options) if folder else read(source)
+        pictures = not isinstance(source, str | os.PathLike) or holds_pictures(source)
+        source = image_folder(source, **options) if pictures else read(source)  # type: ignore[arg-type]
     if isinstance(source, ImageFolder):
         inputs: Array | ImageFolder = source
     else:

@@ -78,6 +78,27 @@ def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sa
     return Samples(arrays, classes)
 
 
+def check_table(path: str | os.PathLike[str] | None) -> None:
+    """Refuse a path that `write_table` could not write, before any work is done; `None` passes.
+
+    Examples
+    --------
+    >>> check_table("scores.xlsx")
+    Traceback (most recent call last):
+    ...
+    offmap.errors.InputError: scores.xlsx: the ending says how to write it, .parquet or .csv
+    """
+    if path is None:
+        return
+    file = Path(path)
+    if file.suffix not in (".csv", ".parquet"):
+        raise InputError(f"{file}: the ending says how to write it, .parquet or .csv")
+    if file.suffix == ".parquet":
+        _arrow()
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise InputError(f"{file}: the folder {file.absolute().parent} must exist, and the name must be that of a file")
+
+
 def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> None:
     """Write columns of equal length as Parquet or CSV, by the file's ending, whole or not at all.
 
@@ -103,15 +124,14 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Non
     rows = {name: len(array) for name, array in arrays.items()}
     if len(set(rows.values())) != 1:
         raise InputError(f"columns of different lengths {rows}: each needs one value per row")
+    check_table(file)
     if file.suffix == ".csv":
         write_atomically(file, _csv(arrays))
-    elif file.suffix == ".parquet":
-        pa, pq = _arrow()
-        stream = io.BytesIO()
-        pq.write_table(pa.table(arrays), stream)
-        write_atomically(file, stream.getvalue())
-    else:
-        raise InputError(f"{file}: the ending says how to write it, .parquet or .csv")
+        return
+    pa, pq = _arrow()
+    stream = io.BytesIO()
+    pq.write_table(pa.table(arrays), stream)
+    write_atomically(file, stream.getvalue())
 
 
 def _csv(arrays: Mapping[str, Array]) -> bytes:

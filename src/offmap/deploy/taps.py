@@ -14,8 +14,10 @@ from offmap.deploy.tracing import OPSET, import_packages, repeat_single_row, tra
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.network.batches import is_array
+from offmap.network.linear_calls import LinearCalls, two_sided
 from offmap.network.model_outputs import call_model, find_input_rows, find_logits
 from offmap.network.onnx_backend import OnnxBackend
+from offmap.network.onnx_graph import Tap
 from offmap.network.preserve import preserve_rng, preserve_state
 from offmap.network.reductions import pool_positions
 from offmap.network.torch_backend import TorchBackend
@@ -84,12 +86,13 @@ class _Watched(nn.Module):
 
     def __init__(self, backend: TorchBackend, given: Mapping[str, Any], by_name: bool) -> None:
         super().__init__()
-        self.model, self.layer = backend.model, backend.module(backend.tap or "")
+        self.model, self.backend, self.function = backend.model, backend, backend.function
+        self.layer = None if self.function is not None else backend.module(backend.tap or "")
         self.from_head, self.by_name = backend.has_head, by_name
         self.tensors = {name: value for name, value in given.items() if is_array(value)}
         self.rest = {name: value for name, value in given.items() if name not in self.tensors}
         self.call, self.own_answer = -1, False
-        if self.from_head:
+        if self.from_head and self.function is None:
             calls, logits = self._run(*self.tensors.values())
             made = [place for place, call in enumerate(calls) if find_input_rows(*call, logits) is not None]
             self.call, self.own_answer = (made[-1], False) if made else (-1, True)
@@ -100,25 +103,35 @@ class _Watched(nn.Module):
         def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             first = output[0] if isinstance(output, tuple | list) else output
             given = args[0] if args else next(iter(kwargs.values()))
-            calls.append((given, first if self.from_head else pool_positions(first)))  # at once: it may change in place
+            kept = given if self.backend.before else first
+            calls.append((given, first if self.from_head else pool_positions(kept)))  # at once: it may change in place
 
+        assert self.layer is not None
         handle = self.layer.register_forward_hook(see, with_kwargs=True)
         try:
-            named = dict(zip(self.tensors, tensors, strict=True))
-            output = call_model(self.model, {**named, **self.rest} if self.by_name else tensors[0])
+            logits = self._answer(*tensors)
         finally:
             handle.remove()
-        return calls, find_logits(output)
+        return calls, logits
+
+    def _answer(self, *tensors: Tensor) -> Tensor:
+        named = dict(zip(self.tensors, tensors, strict=True))
+        output = call_model(self.model, {**named, **self.rest} if self.by_name else tensors[0])
+        return find_logits(output, self.backend.output)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         """Give features and logits."""
+        if self.function is not None:
+            with LinearCalls() as noted:
+                logits = self._answer(*tensors)
+            return self.function.read(noted.calls)[0], two_sided(logits)
         calls, logits = self._run(*tensors)
         given, answered = calls[self.call]
         if not self.from_head:
-            return answered, logits
+            return answered, two_sided(logits)
         if self.own_answer:
-            return given, answered  # a softmax or the like follows the head that was named
-        return (given if given.ndim == 2 else _picked(given, answered, logits)), logits
+            return given, two_sided(answered)  # a softmax or the like follows the head
+        return (given if given.ndim == 2 else _picked(given, answered, logits)), two_sided(logits)
 
 
 def _picked(given: Tensor, answered: Tensor, logits: Tensor) -> Tensor:
@@ -133,6 +146,11 @@ def _from_file(backend: OnnxBackend, inputs: Any) -> TappedModel:
     _, ir, _ = import_packages()
     where = backend.where
     assert where is not None
+    if where.logits is None or (where.head is not None and where.head.n_classes != _width(backend, where, inputs)):
+        raise InputError(
+            f"{backend.path}: its logits are not a tensor of the graph, two a row, so no guard can be drawn onto them; "
+            "score with offmap itself (offmap score, offmap serve), or export a model with one logit per class"
+        )
     values = backend.evaluate(inputs, [where.features, where.logits])
     model = ir.from_proto(_modern(backend))
     by_name = {value.name: value for node in model.graph for value in node.outputs}
@@ -142,6 +160,11 @@ def _from_file(backend: OnnxBackend, inputs: Any) -> TappedModel:
             raise InputError(f"{backend.path}: {name!r} was lost when the graph was brought to opset {OPSET}")
     features, logits = (torch.from_numpy(np.array(values[name])) for name in (where.features, where.logits))
     return TappedModel(model, by_name[where.features], by_name[where.logits], features, logits, where.head is not None)
+
+
+def _width(backend: OnnxBackend, where: Tap, inputs: Any) -> int:
+    assert where.logits is not None
+    return int(np.prod(backend.evaluate(inputs, [where.logits])[where.logits].shape[1:]))
 
 
 def _modern(backend: OnnxBackend) -> Any:

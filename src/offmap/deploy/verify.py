@@ -12,7 +12,7 @@ import numpy as np
 from offmap.deploy.graphs import ALL_OUTPUTS
 from offmap.deploy.tracing import import_packages
 from offmap.detection import Detector
-from offmap.detection.calibration import Verdicts
+from offmap.detection.verdicts import Verdicts
 from offmap.errors import VerificationError
 from offmap.network import Network
 from offmap.network.onnx_backend import evaluate

@@ -7,14 +7,13 @@ calibration inputs were not used for fitting. Then a known input's p-value is at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, floor, log
-from typing import NamedTuple
 
 import numpy as np
 
 from offmap import store
+from offmap.detection.verdicts import Verdicts
 from offmap.errors import InputError, StoreError
 from offmap.typing import Array
 
@@ -142,36 +141,6 @@ def order_statistic(n: int, tpr: float, confidence: float | None = None) -> int:
     if place < 1:
         raise InputError(f"{promised} cannot be promised from {n} calibration inputs; at least {least} are needed")
     return place
-
-
-class Verdict(NamedTuple):
-    """The verdict on one input."""
-
-    score: float
-    p_value: float
-    known: bool
-    predicted: int | None
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """The verdicts on a batch: arrays with one entry per input. Iterating gives one `Verdict` each."""
-
-    score: Array
-    p_value: Array
-    known: Array
-    predicted: Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.score)
-
-    def __iter__(self) -> Iterator[Verdict]:
-        for row in range(len(self)):
-            predicted = None if self.predicted is None else int(self.predicted[row])
-            yield Verdict(float(self.score[row]), float(self.p_value[row]), bool(self.known[row]), predicted)
-
-    def __repr__(self) -> str:
-        return f"Verdicts({len(self)} inputs, {int(np.sum(~self.known))} unknown)"
 
 
 @dataclass(frozen=True)

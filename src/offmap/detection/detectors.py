@@ -17,13 +17,15 @@ from offmap.detection import files
 from offmap.detection.auto import Trials
 from offmap.detection.base import Component, Score
 from offmap.detection.batch import ActivationBatch
-from offmap.detection.calibration import Calibration, Verdicts, check_confidence
+from offmap.detection.calibration import Calibration, check_confidence
 from offmap.detection.drift_columns import DriftReference
 from offmap.detection.online_fdr import Procedure, VerdictStream, make_procedure
 from offmap.detection.plan_fitter import PlanFitter, as_activations
 from offmap.detection.shift import CovariateShift, Weigh
 from offmap.detection.spec import parse
 from offmap.detection.terms import Plan, Term
+from offmap.detection.verdicts import Verdicts
+from offmap.detection.warnings import warn_of_equal_scores, warn_of_fitted_inputs
 from offmap.errors import InputError, MissingError, NotFittedError, OffmapWarning
 from offmap.typing import Array
 
@@ -326,6 +328,9 @@ class Detector(PlanFitter):
         predicted = self._predicted(acts) if self._can_predict(acts) else None
         features = acts.features if acts.has_features else None
         self.reference = DriftReference.of(scores, predicted, features, self.n_classes)
+        if self._seen is not None and self._learns:
+            warn_of_fitted_inputs(self, *self._seen, acts)
+        warn_of_equal_scores(self, scores)
         if not by_class and ratios is None and self.calibration.threshold == -np.inf:
             infinite = int((self.calibration.scores == -np.inf).sum())
             warnings.warn(

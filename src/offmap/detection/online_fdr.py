@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from offmap.detection.calibration import Verdicts
+from offmap.detection.verdicts import Verdicts
 from offmap.errors import InputError
 from offmap.typing import Array
 

@@ -16,8 +16,10 @@ from offmap.detection.base import AUTO, Component, State
 from offmap.detection.checks import check_chain, check_input, list_required
 from offmap.detection.fitting import Fitting
 from offmap.detection.terms import Plan, Term
+from offmap.detection.warnings import sketch_rows, warn_of_standardized_columns
 from offmap.errors import InputError, NotFittedError
 from offmap.extra_passes import Requirements
+from offmap.typing import Array
 
 
 class PlanFitter:
@@ -50,6 +52,7 @@ class PlanFitter:
         """Forget everything that was learnt."""
         self.plan = self.spec  # the same, with every `auto` decided
         self.fitting: Fitting | None = None  # once it has seen anything
+        self._seen: tuple[Array, int] | None = None  # hashes of some inputs given to fit, and their number
         self.trials = Trials()
 
     def __repr__(self) -> str:
@@ -163,6 +166,8 @@ class PlanFitter:
         if self.plan.is_sum and held_out is not None:
             self._check_input(held_out, fitting=False)
             fitting.standardize(held_out, device)
+        self._seen = sketch_rows(acts), len(acts)
+        warn_of_standardized_columns(self, acts)
         return self
 
     def _read_known(self, known: Any, y: Any) -> Activations:

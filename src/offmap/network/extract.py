@@ -62,12 +62,7 @@ def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype:
 
 
 def _check_logits(logits: Array, backend: Backend) -> None:
-    """Refuse one logit for two classes; warn of probabilities, which most scores do not understand."""
-    if logits.shape[1] == 1:
-        raise InputError(
-            f"{backend}: it gives one logit per input, but a score compares classes; wrap the model to give two, "
-            "such as torch.cat([torch.zeros_like(z), z], dim=1)"
-        )
+    """Warn of probabilities, which most scores do not understand."""
     if backend.has_head or len(logits) == 0:
         return
     rows = logits.astype(np.float64)

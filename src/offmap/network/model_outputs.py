@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from offmap.errors import InputError
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 Inputs = torch.Tensor | Mapping[str, Any]
+Output = str | int | Callable[[Any], torch.Tensor] | None
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:
@@ -55,13 +56,16 @@ def call_model(model: nn.Module, inputs: Inputs) -> Any:
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
 
-def find_logits(output: Any) -> torch.Tensor:
+def find_logits(output: Any, choice: Output = None) -> torch.Tensor:
     """Find the logits in what a model returned: a tensor, ``.logits``, ``["logits"]`` or the first of a tuple.
 
     Parameters
     ----------
     output : Any
         What a model returned.
+    choice : str, int, callable or None, default=None
+        Where the logits are when the rule above does not find them: a key or attribute, a place in a tuple, or a
+        function of the output.
 
     Returns
     -------
@@ -70,11 +74,15 @@ def find_logits(output: Any) -> torch.Tensor:
 
     Examples
     --------
+    >>> find_logits((torch.zeros(2, 3), torch.zeros(2, 5)), 1).shape
+    torch.Size([2, 5])
     >>> find_logits({"logits": torch.zeros(2, 3), "loss": None}).shape
     torch.Size([2, 3])
     """
     found = output
-    if isinstance(output, Mapping) and "logits" in output:
+    if choice is not None:
+        found = _choose_output(output, choice)
+    elif isinstance(output, Mapping) and "logits" in output:
         found = output["logits"]
     elif hasattr(output, "logits"):
         found = output.logits
@@ -83,7 +91,8 @@ def find_logits(output: Any) -> torch.Tensor:
     if not isinstance(found, torch.Tensor):
         raise InputError(
             f"the model returns {type(output).__name__}; logits are looked for in a tensor, in .logits or "
-            "['logits'], or first in a tuple: wrap the model to return one of these"
+            "['logits'], or first in a tuple: say where they are with Network(model, output=...), a key, a place or a "
+            "function of what the model returns"
         )
     if found.ndim > 2 and found.shape[2:].numel() == 1:
         found = found.flatten(1)
@@ -92,6 +101,25 @@ def find_logits(output: Any) -> torch.Tensor:
             f"the model returns logits of shape {tuple(found.shape)}; one row of logits per input is needed"
         )
     return found
+
+
+def _choose_output(output: Any, choice: str | int | Callable[[Any], torch.Tensor]) -> Any:
+    if callable(choice):
+        return choice(output)
+    try:
+        if isinstance(choice, str) and not isinstance(output, Mapping):
+            return getattr(output, choice)
+        return output[choice]
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
+        if isinstance(output, Mapping):
+            there = f"there are {', '.join(map(repr, output))}"
+        elif isinstance(output, tuple | list):
+            there = f"there are places 0 to {len(output) - 1}"
+        else:
+            there = "it is one value"
+        raise InputError(
+            f"output={choice!r}: not in what the model returns, {type(output).__name__}; {there}"
+        ) from error
 
 
 def find_input_rows(given: Any, answered: Any, logits: torch.Tensor) -> torch.Tensor | None:
@@ -152,6 +180,8 @@ def is_linear_head(features: torch.Tensor, logits: torch.Tensor, linear: Any) ->
     """
     weight, rows = linear.weight.double(), features.double()
     bias = torch.zeros(len(weight), device=weight.device) if linear.bias is None else linear.bias.double()
+    if len(weight) == 1 and logits.shape[1] == 2:  # one logit for two classes, written as two
+        weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
     error = (rows @ weight.T + bias - logits.double()).abs().amax()
     size = (rows.abs() @ weight.abs().T + bias.abs()).amax()
     return bool(error <= size * (1e-3 if features.dtype in (torch.float32, torch.float64) else 2e-2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,17 @@ class Network:
         the names.
     ensemble : sequence of nn.Module, default=()
         Other models for the same inputs and classes, for methods that ask all of them.
+    head : str or None, default=None
+        The layer that is the head, instead of `layer`: what goes into it is tapped, whatever kind of layer it is, such
+        as two linear layers with an activation between them.
+    output : str, int, callable or None, default=None
+        Where the logits are in what the model returns: a key or attribute, a place in a tuple, or a function.
+
+    Notes
+    -----
+    Without `layer` and `head` the last product with a matrix that gives the logits is the head: a linear layer, a
+    1×1 convolution before averaging, tied weights, cosine similarities times a factor, each also before a softmax. A
+    model with one logit for two classes is read as two logits, -z/2 and z/2, which have the same probabilities.
 
     Examples
     --------
@@ -58,7 +69,12 @@ class Network:
     """
 
     def __init__(
-        self, model: nn.Module | Backend, layer: str | None = None, ensemble: Sequence[nn.Module] = ()
+        self,
+        model: nn.Module | Backend,
+        layer: str | None = None,
+        ensemble: Sequence[nn.Module] = (),
+        head: str | None = None,
+        output: str | int | Callable[[Any], Any] | None = None,
     ) -> None:
         if not isinstance(model, Backend):
             for member in (model, *ensemble):
@@ -69,13 +85,13 @@ class Network:
                     )
             from offmap.network.torch_backend import TorchBackend
 
-            model = TorchBackend(model, layer, ensemble)
-        elif layer is not None or ensemble:
+            model = TorchBackend(model, layer, ensemble, head, output)
+        elif layer is not None or ensemble or head is not None or output is not None:
             raise InputError(f"Network({type(model).__name__}): a backend has a layer and an ensemble of its own")
         self.backend = model
 
     @classmethod
-    def onnx(cls, path: str | os.PathLike[str], layer: str | None = None) -> Network:
+    def onnx(cls, path: str | os.PathLike[str], layer: str | None = None, output: str | None = None) -> Network:
         """Make a network from a classifier in an ONNX file, run by ONNX Runtime (``pip install offmap[onnx]``).
 
         Parameters
@@ -85,6 +101,8 @@ class Network:
         layer : str, optional
             The name of a node or tensor to tap, as for a model; by default the input of the last Gemm or
             MatMul.
+        output : str, optional
+            The output of the graph that holds the logits; by default the one called logits, or the first with numbers.
 
         Examples
         --------
@@ -94,7 +112,7 @@ class Network:
         """
         from offmap.network.onnx_backend import OnnxBackend
 
-        return Network(OnnxBackend(path, layer))
+        return Network(OnnxBackend(path, layer, output))
 
     def __repr__(self) -> str:
         return repr(self.backend)

@@ -7,7 +7,6 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +14,20 @@ import numpy as np
 import torch
 
 from offmap.activations import Head, as_array
-from offmap.errors import DependencyError, InputError
+from offmap.errors import InputError
 from offmap.extra_passes import Layer, Request
 from offmap.network.backend import Backend
+from offmap.network.linear_calls import two_sided
+from offmap.network.onnx_graph import OnnxGraph, Tap, import_onnx
 from offmap.network.reductions import pool_positions, reduce_output
 from offmap.typing import Array
-
-
-@dataclass(frozen=True)
-class Tap:
-    """Where features and logits come from: tensor names, and the head between them when there is one."""
-
-    features: str
-    logits: str
-    head: Head | None
 
 
 class OnnxBackend(Backend):
     """An ONNX file and the tensor to tap, see `offmap.Network.onnx`."""
 
-    def __init__(self, path: str | os.PathLike[str], layer: str | None) -> None:
-        self.path, self.layer = Path(path), layer
+    def __init__(self, path: str | os.PathLike[str], layer: str | None, output: str | None = None) -> None:
+        self.path, self.layer, self.output = Path(path), layer, output
         self._model: Any = None
         self._tap: Tap | None = None
         self._device: str | None = None
@@ -93,8 +85,10 @@ class OnnxBackend(Backend):
         layers = {request.key: self._layer(request) for request in requests}
         tap = self._tap or self._find()
         tensors = {key: self._tensor_named(request.name) for key, request in layers.items()}
-        values = self.evaluate(inputs, [tap.features, tap.logits, *tensors.values()])
-        features, logits = _rows(values[tap.features], tap), _logits(values[tap.logits])
+        named = [tap.features] if tap.logits is None else [tap.features, tap.logits]
+        values = self.evaluate(inputs, [*named, *tensors.values()])
+        features = _rows(values[tap.features], tap)
+        logits = _logits(values[tap.logits]) if tap.logits is not None else _by_head(tap, features)
         if self._tap is None:
             _check_linear(features, logits, tap)
             self._tap = tap
@@ -108,7 +102,7 @@ class OnnxBackend(Backend):
     def model(self) -> Any:
         """The parsed file, weights included."""
         if self._model is None:
-            onnx, _ = _packages()
+            onnx, _ = import_onnx()
             if not self.path.is_file():
                 raise InputError(f"Network.onnx({str(self.path)!r}): there is no such file")
             try:
@@ -142,8 +136,8 @@ class OnnxBackend(Backend):
         )
 
     def _find(self) -> Tap:
-        graph = _Graph(self.model)
-        logits = graph.logits()
+        graph = OnnxGraph(self.model)
+        logits = graph.logits(self.output)
         if self.layer is None:
             found = graph.linear_behind(logits)
             if found is None:
@@ -155,7 +149,7 @@ class OnnxBackend(Backend):
             return Tap(found.features, name, found.head)
         return Tap(name, logits, None)
 
-    def _not_linear(self, graph: _Graph, logits: str) -> str:
+    def _not_linear(self, graph: OnnxGraph, logits: str) -> str:
         last = [node for node in self.model.graph.node if node.op_type != "Constant"][-4:]
         names = ", ".join(f"{node.output[0]!r} ({node.op_type})" for node in last)
         linear = [name for name in self.layers() if graph.linear_behind(name) is not None]
@@ -191,7 +185,7 @@ class OnnxBackend(Backend):
         """Return a session with these tensors among its outputs, kept for the next batch."""
         key = (self._device, names)
         if key not in self._sessions:
-            onnx, runtime = _packages()
+            onnx, runtime = import_onnx()
             model = onnx.ModelProto()
             model.CopyFrom(self.model)
             there = {output.name for output in model.graph.output}
@@ -217,95 +211,6 @@ class OnnxBackend(Backend):
             raise InputError(
                 f"Network.onnx({str(self.path)!r}): models beyond 2 GB cannot be tapped ({error})"
             ) from error
-
-
-class _Graph:
-    """Walking an ONNX graph backwards from a tensor to the linear layer that made it."""
-
-    def __init__(self, model: Any) -> None:
-        onnx, _ = _packages()
-        self._onnx = onnx
-        self._graph = model.graph
-        self._producer = {name: node for node in model.graph.node for name in node.output}
-        self._weights = {tensor.name: tensor for tensor in model.graph.initializer}
-
-    def logits(self) -> str:
-        """Return the output of that name, or the first."""
-        names = [output.name for output in self._graph.output]
-        return "logits" if "logits" in names else str(names[0])
-
-    def width(self, logits: str, found: Tap) -> int | None:
-        """Return how many classes the output declares; the width of the head at hand when it declares none."""
-        for output in self._graph.output:
-            dims = output.type.tensor_type.shape.dim
-            if output.name == logits and len(dims) == 2 and dims[1].dim_value:
-                return int(dims[1].dim_value)
-        return None if found.head is None else found.head.n_classes
-
-    def linear_behind(self, name: str) -> Tap | None:
-        """Return the Gemm, MatMul + Add or MatMul that ends in this tensor."""
-        node = self._producer.get(name)
-        while node is not None and node.op_type in ("Identity", "Cast"):
-            node = self._producer.get(node.input[0])
-        if node is None:
-            return None
-        if node.op_type == "Gemm":
-            return self._gemm(node, name)
-        bias: Array | None = None
-        if node.op_type == "Add":
-            constants = [self._constant(part) for part in node.input]
-            products = [self._producer.get(part) for part in node.input]
-            for product, other in ((products[0], constants[1]), (products[1], constants[0])):
-                if product is not None and product.op_type == "MatMul" and other is not None:
-                    node, bias = product, other
-        if node.op_type != "MatMul":
-            return None
-        weight = self._constant(node.input[1])
-        return None if weight is None else self._tap(node.input[0], name, weight.T, bias)
-
-    def _gemm(self, node: Any, name: str) -> Tap | None:
-        options = {attribute.name: self._onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        weight = self._constant(node.input[1])
-        bias = self._constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-        bias_is_fixed = bias is not None or len(node.input) < 3 or not node.input[2]
-        if weight is None or options.get("transA", 0) or not bias_is_fixed:
-            return None
-        scaled = weight * np.float32(options.get("alpha", 1.0))
-        shifted = None if bias is None else bias * np.float32(options.get("beta", 1.0))
-        return self._tap(node.input[0], name, scaled if options.get("transB", 0) else scaled.T, shifted)
-
-    def _tap(self, features: str, logits: str, weight: Array, bias: Array | None) -> Tap | None:
-        if weight.ndim != 2:
-            return None
-        if bias is not None:
-            bias = np.broadcast_to(bias.reshape(-1), (len(weight),))
-        return Tap(features, logits, Head(weight, bias))
-
-    def _constant(self, name: str) -> Array | None:
-        """Return a tensor that does not depend on the input."""
-        if name in self._weights:
-            return np.asarray(self._onnx.numpy_helper.to_array(self._weights[name]))
-        node = self._producer.get(name)
-        if node is None:
-            return None
-        if node.op_type == "Constant":
-            return np.asarray(self._onnx.numpy_helper.to_array(node.attribute[0].t))
-        if node.op_type in ("Identity", "Transpose"):
-            value = self._constant(node.input[0])
-            if value is None or node.op_type == "Identity":
-                return value
-            order = [list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"]
-            return np.transpose(value, order[0] if order else None)
-        return None
-
-
-def _packages() -> tuple[Any, Any]:
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError as error:
-        raise DependencyError("Network.onnx needs onnx and onnxruntime: pip install offmap[onnx]") from error
-    return onnx, onnxruntime
 
 
 def _providers(runtime: Any, device: str | None) -> list[str]:
@@ -403,6 +308,15 @@ def _check_linear(features: Array, logits: Array, tap: Tap) -> None:
 
 def _logits(value: Array) -> Array:
     rows = value.reshape(len(value), -1) if value.ndim > 2 and value[0].size == value.shape[1] else value
-    if rows.ndim != 2:
-        raise InputError(f"the model returns logits of the shape {value.shape}; one row of logits per input is needed")
-    return rows
+    if rows.ndim != 2 or rows.dtype.kind != "f":
+        raise InputError(
+            f"the model's output has the shape {value.shape} and holds {value.dtype}; one row of logits per input is "
+            "needed: choose the output by name, Network.onnx(path, output=...)"
+        )
+    return two_sided(torch.from_numpy(np.asarray(rows, np.float32))).numpy()
+
+
+def _by_head(tap: Tap, features: Array) -> Array:
+    """The logits of a node that keeps them to itself, such as the linear classifier of scikit-learn's converter."""
+    assert tap.head is not None
+    return tap.head(features)

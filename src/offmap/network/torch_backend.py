@@ -19,14 +19,17 @@ from offmap.extra_passes import Layer, Request
 from offmap.network import extra_passes
 from offmap.network.backend import Backend
 from offmap.network.batches import is_array, update_digest
+from offmap.network.linear_calls import FunctionalHead, LinearCalls, find_functional_head, is_softmax_of, two_sided
 from offmap.network.model_outputs import (
     Inputs,
+    Output,
     call_model,
     find_input_rows,
     find_logits,
     is_linear_head,
     unwrap_model,
 )
+from offmap.network.onnx_graph import make_head
 from offmap.network.preserve import preserve_rng, preserve_state
 from offmap.network.reductions import pool_positions, reduce_output
 from offmap.typing import Array
@@ -36,18 +39,35 @@ _PROBE = 4
 Hook = Callable[[Any], Any]
 
 
+FUNCTION = "the last product with a matrix"  # what is tapped when no module of its own gives the logits
+
+
 class TorchBackend(Backend):
     """A PyTorch model and the layer to tap, see `offmap.Network`."""
 
-    def __init__(self, model: nn.Module, layer: str | None, ensemble: Sequence[nn.Module]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: str | None,
+        ensemble: Sequence[nn.Module],
+        head: str | None = None,
+        output: Output = None,
+    ) -> None:
+        if layer is not None and head is not None:
+            raise InputError(f"layer={layer!r}, head={head!r}: name one of them")
         self._given = model
         self.model, self.ensemble = unwrap_model(model), [unwrap_model(member) for member in ensemble]
-        self.layer = layer
+        self.layer = layer if head is None else head
+        self.output = output
+        self.before = head is not None  # what goes into a named head is tapped, whatever kind of layer it is
         self._tap: str | None = None
         self._is_head = False
+        self._own_answer = False  # the logits are the head's answer, not what a softmax made of it
+        self.function: FunctionalHead | None = None
+        self._function_head: Head | None = None
 
     def __repr__(self) -> str:
-        layer = "" if self.layer is None else f", layer={self.layer!r}"
+        layer = "" if self.layer is None else f", {'head' if self.before else 'layer'}={self.layer!r}"
         more = f", ensemble of {len(self.ensemble) + 1}" if self.ensemble else ""
         return f"Network({type(self._given).__name__}{layer}{more})"
 
@@ -75,9 +95,11 @@ class TorchBackend(Backend):
         """Return a copy of the head as it is now; `None` when features do not come from before a linear head."""
         if not self._is_head:
             return None
+        if self.function is not None:
+            return self._function_head
         linear = self.module(self._tap or "")
         bias = linear.bias
-        return Head(_copied(linear.weight), None if bias is None else _copied(bias))
+        return make_head(_copied(linear.weight), None if bias is None else _copied(bias))
 
     def layers(self) -> dict[str, str]:
         """Return every named layer and its kind."""
@@ -161,32 +183,50 @@ class TorchBackend(Backend):
         tuple of 2 Tensor
             Features and logits.
         """
+        if self.function is not None:
+            return self._forward_function(self.function, inputs, hooks)
         calls: list[tuple[Any, Any]] = []
 
         def see(given: Any, output: Any) -> None:
             # pooled at once: the next layer may work in place
-            calls.append((given, output if self._is_head else pool_positions(_tensor(output, self._tap))))
+            kept = given if self.before else output
+            calls.append((given, output if self._is_head else pool_positions(_tensor(kept, self._tap))))
 
         with ExitStack() as stack:
             for name, hook in hooks:
                 stack.enter_context(_hooked(self.module(name), _replacing(hook)))
             stack.enter_context(_hooked(self.module(self._tap or ""), see))
-            logits = find_logits(call_model(self.model, inputs))
+            logits = self._answer(inputs)
         if not calls:
             raise InputError(f"the tapped layer {self._tap!r} did not run on these inputs")
         if not self._is_head:
-            return calls[-1][1], logits
+            return calls[-1][1], two_sided(logits)
         for given, answered in reversed(calls):
-            rows = find_input_rows(given, answered, logits)
+            rows = None if self._own_answer else find_input_rows(given, answered, logits)
             if rows is not None:
-                return rows, logits
+                return rows, two_sided(logits)
         given, answered = calls[-1]
-        if self.layer is not None and given.ndim == 2:
-            return given, answered  # a named head's own answer counts: what follows it may be a softmax
+        if (self.layer is not None or self._own_answer) and given.ndim == 2:
+            return given, two_sided(answered)  # a head's own answer counts: what follows it may be a softmax
         raise InputError(
             f"the linear layer {self._tap!r} gave the logits of the first inputs, but not of these; "
             f"pass Network(model, layer='<name>') to choose what is tapped"
         )
+
+    def _forward_function(
+        self, function: FunctionalHead, inputs: Inputs, hooks: Sequence[tuple[str, Hook]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        with ExitStack() as stack:
+            for name, hook in hooks:
+                stack.enter_context(_hooked(self.module(name), _replacing(hook)))
+            noted = stack.enter_context(LinearCalls())
+            logits = self._answer(inputs)
+        features, weight, bias = function.read(noted.calls)
+        self._function_head = make_head(_copied(weight), _copied(bias))
+        return features, two_sided(logits)
+
+    def _answer(self, inputs: Inputs) -> torch.Tensor:
+        return find_logits(call_model(self.model, inputs), self.output)
 
     def logits(self, model: nn.Module, inputs: Inputs) -> torch.Tensor:
         """Run another member of the ensemble.
@@ -203,7 +243,7 @@ class TorchBackend(Backend):
         Tensor of shape (n, c)
             Its logits.
         """
-        return find_logits(call_model(model, inputs))
+        return two_sided(find_logits(call_model(model, inputs), self.output))
 
     def module(self, name: str) -> Any:
         """Return a layer by name."""
@@ -255,15 +295,15 @@ class TorchBackend(Backend):
         """Settle what is tapped by running a few inputs."""
         few = _first(inputs, _PROBE)
         if self.layer is None:
-            self._tap, self._is_head = self._head_behind_output(few), True
+            self._find_head(few)
             return
         module = self.module(self.layer)
-        classes = find_logits(call_model(self.model, few)).shape[1]
+        classes = self._answer(few).shape[1]
         self._is_head = isinstance(module, nn.Linear) and module.out_features == classes
         self._tap = self.layer
         try:
             both = self.forward(few)
-            if self._is_head and not is_linear_head(*both, module):
+            if self._is_head and not is_linear_head(both[0], both[1], module):
                 raise InputError(
                     f"layer={self.layer!r}: its output is not its input @ weight.T + bias, so it cannot "
                     "serve as a head; name a layer before it"
@@ -272,15 +312,16 @@ class TorchBackend(Backend):
             self._tap = None
             raise
 
-    def _head_behind_output(self, inputs: Inputs) -> str:
-        order: list[str] = []
+    def _find_head(self, inputs: Inputs) -> None:
+        """Find the linear layer behind the output: as a module, before a softmax, or as a product with a matrix."""
+        order: list[tuple[str, Any]] = []
         linear: list[tuple[str, Any, Any]] = []
 
         def record(name: str, given: Any, answered: Any) -> None:
             linear.append((name, given, answered))
 
-        def count(name: str, *_: Any) -> None:
-            order.append(name)
+        def count(name: str, _: Any, answered: Any) -> None:
+            order.append((name, getattr(answered, "shape", ())))
 
         with ExitStack() as stack:
             for name, module in self.model.named_modules():
@@ -288,16 +329,29 @@ class TorchBackend(Backend):
                     stack.enter_context(_hooked(module, partial(record, name)))
                 if next(module.children(), None) is None:
                     stack.enter_context(_hooked(module, partial(count, name)))
-            logits = find_logits(call_model(self.model, inputs))
+            noted = stack.enter_context(LinearCalls())
+            logits = self._answer(inputs)
         for candidate, given, answered in linear[::-1]:
             rows = find_input_rows(given, answered, logits)
-            if rows is not None and is_linear_head(rows, logits, self.module(candidate)):
-                return candidate
-        raise InputError(self._not_linear(order, linear, logits.shape[1]))
+            if rows is not None and is_linear_head(rows, two_sided(logits), self.module(candidate)):
+                self._tap, self._is_head = candidate, True
+                return
+            if isinstance(answered, torch.Tensor) and answered.ndim == 2 and is_softmax_of(answered, logits):
+                self._tap, self._is_head, self._own_answer = candidate, True, True
+                return
+        function = find_functional_head(noted.calls, logits)
+        if function is None:
+            raise InputError(self._not_linear(order, linear, logits.shape[1]))
+        _, weight, bias = function.read(noted.calls)
+        self.function, self._function_head = function, make_head(_copied(weight), _copied(bias))
+        self._tap, self._is_head = FUNCTION, True
 
-    def _not_linear(self, order: list[str], linear: list[tuple[str, Any, Any]], classes: int) -> str:
+    def _not_linear(self, order: list[tuple[str, Any]], linear: list[tuple[str, Any, Any]], classes: int) -> str:
         kinds = self.layers()
-        last = ", ".join(f"{name!r} ({kinds.get(name, type(self.model).__name__)})" for name in order[-4:])
+        last = ", ".join(
+            f"{name!r} ({kinds.get(name, type(self.model).__name__)} {'×'.join(map(str, shape))})"
+            for name, shape in order[-4:]
+        )
         heads = [name for name, _, _ in linear if self.module(name).out_features == classes]
         way = "Pass"
         if heads:

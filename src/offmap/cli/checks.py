@@ -1,0 +1,64 @@
+"""What a command checks before it works: that its results can be written and its device is there."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+
+def check_outputs(table: Path | None = None, page: Path | None = None) -> None:
+    """Refuse a table or a page that could not be written, before any work is done.
+
+    Parameters
+    ----------
+    table : Path or None, default=None
+        A file for `offmap.data.write_table`.
+    page : Path or None, default=None
+        A file for a report.
+    """
+    from offmap.data import check_table
+
+    check_table(table)
+    if page is not None:
+        check_page(page)
+
+
+def check_page(file: Path | None) -> None:
+    """Refuse a report that could not be written: another ending, no such folder, packages that are not there."""
+    from offmap.errors import DependencyError, InputError
+
+    missing = [name for name in ("jinja2", "plotly") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DependencyError(f"a report needs {' and '.join(missing)}, not installed: pip install 'offmap[report]'")
+    if file is None:
+        return
+    if file.suffix not in (".html", ".htm"):
+        raise InputError(f"{file}: a report ends in .html")
+    if not file.absolute().parent.is_dir():
+        raise InputError(f"{file}: there is no folder {file.absolute().parent}")
+
+
+def check_device(device: str | None) -> None:
+    """Refuse a device that is not there, before anything is read.
+
+    Examples
+    --------
+    >>> check_device("cpu")
+    >>> check_device("gpu")
+    Traceback (most recent call last):
+    ...
+    offmap.errors.InputError: --device gpu: no such device; give cpu, cuda, cuda:1, mps ...
+    """
+    from offmap.errors import InputError
+
+    if device is None or device == "cpu":
+        return
+    import torch
+
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise InputError(f"--device {device}: no such device; give cpu, cuda, cuda:1, mps ...") from error
+    there = torch.cuda.is_available() if kind == "cuda" else kind != "mps" or torch.backends.mps.is_available()
+    if not there:
+        raise InputError(f"--device {device}: this machine offers no {kind}; leave it out to run on the CPU")
