@@ -131,7 +131,7 @@ def test_what_goes_into_a_named_head_is_tapped() -> None:
 
 def test_a_model_without_a_linear_end_lists_where_to_tap() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Linear(8, 4), nn.ReLU())
-    with pytest.raises(InputError, match=r"'2' \(Linear 12×4\), '3' \(ReLU 12×4\)"):
+    with pytest.raises(InputError, match=r"'2' \(Linear 4\), '3' \(ReLU 4\)"):
         Network(model)(X)
 
 

@@ -349,7 +349,7 @@ class TorchBackend(Backend):
     def _not_linear(self, order: list[tuple[str, Any]], linear: list[tuple[str, Any, Any]], classes: int) -> str:
         kinds = self.layers()
         last = ", ".join(
-            f"{name!r} ({kinds.get(name, type(self.model).__name__)} {'×'.join(map(str, shape))})"
+            f"{name!r} ({kinds.get(name, type(self.model).__name__)} {'×'.join(map(str, shape[1:]))})"
             for name, shape in order[-4:]
         )
         heads = [name for name, _, _ in linear if self.module(name).out_features == classes]

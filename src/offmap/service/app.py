@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from offmap import __version__
 from offmap.errors import InputError, MissingError, OffmapError, StoreError
-from offmap.service import endpoints
+from offmap.service import endpoints, inference_protocol
 from offmap.service.access import AccessMiddleware, error_response, find_open_paths
 from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.service import Service
@@ -79,7 +79,7 @@ def create_app(service: Service, routers: Iterable[APIRouter] = (), close: bool 
     )
     app.state.service = service
     open_paths: frozenset[str] = frozenset()
-    for router in (endpoints.router, *routers):
+    for router in (endpoints.router, inference_protocol.router, *routers):
         app.include_router(router)
         open_paths |= find_open_paths(router.routes)
     app.add_middleware(AccessMiddleware, settings=service.settings, metrics=service.metrics, open_paths=open_paths)

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from offmap.errors import InputError, OffmapError
 from offmap.service.app import create_app
+from offmap.service.events import start_publisher
 from offmap.service.loading import DeploymentFiles
 from offmap.service.service import Service
 from offmap.service.settings import Settings
@@ -260,10 +261,12 @@ def serve(
         backlog=1024,
     )
     server = _DrainingServer(config)
+    stop_events = start_publisher(service)
     try:
         with _handle_signals(service, server):
             server.run(sockets=[bound])
     finally:
+        stop_events()
         service.close()
         bound.close()
 

@@ -89,6 +89,15 @@ class Settings(BaseSettings):
     naming_token: SecretStr | None = Field(default=None, description="The token for that service.")
     naming_seconds: float = Field(default=20.0, gt=0, description="How long it may take to propose one name.")
 
+    events_url: str | None = Field(
+        default=None, description="Where every unknown input is posted as a CloudEvent, until it is confirmed."
+    )
+    events_token: SecretStr | None = Field(default=None, description="The token for that address.")
+    events_source: str = Field(default="/offmap", description="The source named in events.")
+    events_seconds: float = Field(
+        default=1.0, gt=0, description="How often new events are sent; failures double the wait, to a minute at most."
+    )
+
     learn_memory: int = Field(default=8192 * MIB, ge=1, description="Bytes of memory that learning may use.")
     learn_nice: int = Field(default=10, ge=0, le=19, description="By how much learning gives way to other processes.")
 

@@ -1,0 +1,233 @@
+"""The Open Inference Protocol, version 2, beside `/v1`: what clients of KServe and Triton speak over HTTP.
+
+The model is called ``guard``. It takes one tensor, ``inputs``, ``features`` or ``texts``, and answers ``score``,
+``p_value``, ``known`` and, where there are classes, ``class``. Unknown inputs are stored as those of `/v1/score` are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any, NoReturn
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from offmap import __version__
+from offmap.errors import InputError
+from offmap.openworld.deployment import RowKind
+from offmap.service.access import allow_without_token
+from offmap.service.endpoints import FAILURES
+from offmap.service.request_errors import RequestError
+from offmap.service.requests import TEXT, ScoringRequest
+from offmap.service.service import Service
+from offmap.service.settings import Settings
+from offmap.text import check_texts
+from offmap.typing import Array
+
+MODEL = "guard"
+_LENGTH_HEADER = "inference-header-content-length"  # the bytes of JSON before binary tensors
+_TYPES = {
+    "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8",
+    "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
+}  # fmt: skip
+_KINDS: dict[str, RowKind] = {"inputs": "inputs", "features": "features", "texts": "texts"}
+router = APIRouter(responses=FAILURES)
+
+
+@router.get("/v2", summary="Name and version of the server.")
+async def describe_server() -> Response:
+    """Answer what the server is."""
+    return JSONResponse({"name": "offmap", "version": __version__, "extensions": ["binary_tensor_data"]})
+
+
+@router.get("/v2/health/live", summary="Whether the process lives.")
+@allow_without_token
+async def check_live() -> Response:
+    """Answer that the process lives."""
+    return JSONResponse({"live": True})
+
+
+@router.get("/v2/health/ready", summary="Whether requests can be answered.")
+@allow_without_token
+async def check_ready(request: Request) -> Response:
+    """Answer whether requests can be answered."""
+    service: Service = request.app.state.service
+    ready = service.readiness_error() is None
+    return JSONResponse({"ready": ready}, 200 if ready else 503)
+
+
+@router.get("/v2/models/{name}/ready", summary="Whether the model answers.")
+async def check_model_ready(request: Request, name: str) -> Response:
+    """Answer whether the model can be asked."""
+    _check_name(name)
+    service: Service = request.app.state.service
+    ready = service.readiness_error() is None
+    return JSONResponse({"name": name, "ready": ready}, 200 if ready else 503)
+
+
+@router.get("/v2/models/{name}", summary="Inputs and outputs of the model.")
+async def describe_model(request: Request, name: str) -> Response:
+    """Answer the tensors that the model reads and gives."""
+    _check_name(name)
+    deployment = request.app.state.service.deployment
+    settings: Settings = request.app.state.service.settings
+    takes = []
+    if deployment.encoder is not None:
+        takes.append({"name": "texts", "datatype": "BYTES", "shape": [-1]})
+    if deployment.network is not None:
+        takes.append({"name": "inputs", "datatype": "FP32", "shape": [-1, *(settings.input_shape or (-1,))]})
+    if deployment.encoder is None and not deployment.requirements.extras:
+        takes.append({"name": "features", "datatype": "FP32", "shape": [-1, deployment.width or -1]})
+    gives = [
+        {"name": "score", "datatype": "FP64", "shape": [-1]},
+        {"name": "p_value", "datatype": "FP64", "shape": [-1]},
+        {"name": "known", "datatype": "BOOL", "shape": [-1]},
+        {"name": "class", "datatype": "BYTES", "shape": [-1]},
+    ]
+    return JSONResponse(
+        {"name": name, "versions": [deployment.version], "platform": "offmap", "inputs": takes, "outputs": gives}
+    )
+
+
+@router.post("/v2/models/{name}/infer", summary="Score inputs; unknown ones are stored when this answers.")
+async def infer(request: Request, name: str) -> Response:
+    """Score one tensor of inputs and answer one tensor per column."""
+    _check_name(name)
+    service: Service = request.app.state.service
+    body = await request.body()
+    executor, loop = request.app.state.parsers, asyncio.get_running_loop()
+    length = request.headers.get(_LENGTH_HEADER)
+    parsed, given = await loop.run_in_executor(executor, parse_infer_request, body, length, service.settings)
+    results = await asyncio.wrap_future(service.submit(parsed))
+    columns: dict[str, tuple[str, list[Any]]] = {
+        "score": ("FP64", [row["score"] for row in results]),
+        "p_value": ("FP64", [row["p_value"] for row in results]),
+        "known": ("BOOL", [row["known"] for row in results]),
+        "class": ("BYTES", ["" if row["class"] is None else str(row["class"]) for row in results]),
+    }
+    wanted = [one.get("name") for one in given.get("outputs", [])] or list(columns)
+    for one in wanted:
+        if one not in columns:
+            raise InputError(f"outputs: there is no {str(one)[:80]!r}; there are {', '.join(columns)}")
+    outputs = [
+        {"name": one, "datatype": columns[one][0], "shape": [len(results)], "data": columns[one][1]} for one in wanted
+    ]
+    answer = {"model_name": name, "model_version": service.deployment.version, "outputs": outputs}
+    return JSONResponse(answer | ({"id": given["id"]} if isinstance(given.get("id"), str) else {}))
+
+
+def parse_infer_request(body: bytes, length: str | None, settings: Settings) -> tuple[ScoringRequest, dict[str, Any]]:
+    """Parse the body of an inference request.
+
+    Parameters
+    ----------
+    body : bytes
+        JSON, followed by binary tensors if a length is given.
+    length : str or None
+        The header ``Inference-Header-Content-Length``.
+    settings : Settings
+        Limits.
+
+    Returns
+    -------
+    tuple of ScoringRequest and dict
+        The rows to score, and the request's JSON.
+
+    Raises
+    ------
+    RequestError, InputError
+        If the body does not follow the protocol.
+
+    Examples
+    --------
+    >>> tensor = {"name": "features", "shape": [1, 2], "datatype": "FP32", "data": [1, 2.5]}
+    >>> parse_infer_request(json.dumps({"inputs": [tensor]}).encode(), None, Settings())[0].rows
+    array([[1. , 2.5]], dtype=float32)
+    """
+    end = len(body)
+    if length is not None:
+        if not length.isdigit() or int(length) > len(body):
+            raise RequestError(400, f"{_LENGTH_HEADER}: {length[:40]} of a body of {len(body)} bytes")
+        end = int(length)
+    try:
+        given = json.loads(body[:end], parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(400, "the body is not JSON of finite numbers") from error
+    tensors = given.get("inputs") if isinstance(given, dict) else None
+    outputs = given.get("outputs", []) if isinstance(given, dict) else []
+    if not isinstance(tensors, list) or len(tensors) != 1 or not isinstance(tensors[0], dict):
+        raise RequestError(400, f"inputs: one tensor is needed, named {', '.join(_KINDS)}")
+    if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
+        raise RequestError(400, 'outputs: a list such as [{"name": "score"}] is needed')
+    tensor = tensors[0]
+    kind = _KINDS.get(str(tensor.get("name")))
+    if kind is None:
+        raise InputError(f"inputs: the tensor is named {', '.join(_KINDS)}, not {str(tensor.get('name'))[:80]!r}")
+    shape = tensor.get("shape")
+    if not isinstance(shape, list) or not shape or not all(type(size) is int and 0 < size < 2**31 for size in shape):
+        raise InputError("inputs: the shape is a list of whole numbers from 1 on")
+    if shape[0] > settings.max_rows:
+        raise RequestError(413, f"{shape[0]} rows, the limit is {settings.max_rows}; send them in parts")
+    binary = body[end:] if length is not None else None
+    if kind == "texts":
+        texts = check_texts(_read_texts(tensor, shape, binary), settings.max_characters)
+        return ScoringRequest("texts", texts, [text.encode() for text in texts], TEXT), given
+    return ScoringRequest(kind, _read_numbers(tensor, shape, binary)), given
+
+
+def _read_numbers(tensor: dict[str, Any], shape: list[int], binary: bytes | None) -> Array:
+    kind = _TYPES.get(str(tensor.get("datatype")))
+    if kind is None:
+        raise InputError(f"datatype {str(tensor.get('datatype'))[:40]!r}: choose one of {', '.join(_TYPES)}")
+    count = math.prod(shape)
+    if "data" not in tensor and binary is not None:
+        if len(binary) != count * np.dtype(kind).itemsize:
+            raise InputError(f"{len(binary)} binary bytes for {count} numbers of {tensor['datatype']}")
+        return np.frombuffer(binary, kind).reshape(shape)
+    flat = _flatten(tensor.get("data"))
+    if len(flat) != count or not all(type(number) in (int, float) for number in flat):
+        raise InputError(f"data: {count} numbers are needed for the shape {shape}")
+    try:
+        return np.array(flat, kind).reshape(shape)
+    except OverflowError as error:
+        raise InputError(f"data: numbers beyond {tensor['datatype']}") from error
+
+
+def _read_texts(tensor: dict[str, Any], shape: list[int], binary: bytes | None) -> list[Any]:
+    if tensor.get("datatype") != "BYTES" or math.prod(shape) != shape[0]:
+        raise InputError("texts: one text per row is needed, of datatype BYTES")
+    if "data" in tensor or binary is None:
+        found = _flatten(tensor.get("data"))
+    else:
+        found, place = [], 0
+        while place + 4 <= len(binary):  # each is preceded by its length
+            size = int.from_bytes(binary[place : place + 4], "little")
+            found.append(binary[place + 4 : place + 4 + size].decode("utf-8", "replace"))
+            place += 4 + size
+    if len(found) != shape[0]:
+        raise InputError(f"texts: {len(found)} for the shape {shape}")
+    return found
+
+
+def _flatten(data: Any) -> list[Any]:
+    """Lists within lists as one list; the protocol allows both."""
+    flat, lists = [], [data if isinstance(data, list) else []]
+    while lists:
+        some = lists.pop()
+        if some and all(isinstance(one, list) for one in some):
+            lists += reversed(some)
+        else:
+            flat += some
+    return flat
+
+
+def _check_name(name: str) -> None:
+    if name != MODEL:
+        raise RequestError(404, f"there is one model here, called {MODEL}")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
