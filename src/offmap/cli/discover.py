@@ -89,16 +89,7 @@ def discover(
         texts=items if isinstance(items, list) else None,
     )
     if out is not None:
-        files.write_table(
-            out,
-            {
-                **named,
-                "class": np.array([name or "" for name in found.named_labels]),
-                "known": ~found.is_novel,
-                "label": found.labels,
-                "confidence": found.confidence,
-            },
-        )
+        files.write_table(out, named | _columns(found))
     if report is not None:
         found.to_html(report, items)
     if save is not None:
@@ -112,6 +103,14 @@ def discover(
     if out is None and as_json:
         result["labels"] = found.labels.tolist()
     show(result, as_json, found.summary())
+
+
+def _columns(found: Any) -> dict[str, Any]:
+    """One row per input: its class by name, whether that was known, its number, and how sure that is."""
+    import numpy as np
+
+    names = np.array([name or "" for name in found.named_labels])
+    return {"class": names, "known": ~found.is_novel, "label": found.labels, "confidence": found.confidence}
 
 
 def _labels(file: Path) -> Any:
