@@ -178,7 +178,7 @@ def _own(
 
 
 def _names(path: Path, inputs: InputOptions) -> dict[str, Any]:
-    """What each input is called: its file or its text, where it has one."""
+    """Return what each input is called: its file or its text, where it has one."""
     from offmap import data
 
     if inputs.is_text(path):

@@ -120,7 +120,7 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Non
     -1.25,false
     """
     file = Path(path)
-    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    arrays = {name: _as_column(column) for name, column in columns.items()}
     rows = {name: len(array) for name, array in arrays.items()}
     if len(set(rows.values())) != 1:
         raise InputError(f"columns of different lengths {rows}: each needs one value per row")
@@ -132,6 +132,15 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Non
     stream = io.BytesIO()
     pq.write_table(pa.table(arrays), stream)
     write_atomically(file, stream.getvalue())
+
+
+def _as_column(column: Any) -> Array:
+    """An array; of texts one that does not widen all of them to the longest."""
+    if not isinstance(column, list) or not all(isinstance(value, str) for value in column):
+        return np.asarray(column)
+    made = np.empty(len(column), object)
+    made[:] = column
+    return made
 
 
 def _csv(arrays: Mapping[str, Array]) -> bytes:

@@ -146,7 +146,7 @@ def _fit(answered: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _read_call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """What goes in, matrix and bias; `None` for other functions."""
+    """Return what goes in, matrix and bias; `None` for other functions."""
     values = [*args, *kwargs.values()]
     if func is functional.linear:
         named = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
