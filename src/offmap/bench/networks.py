@@ -100,7 +100,7 @@ def make_network(spec: NetworkSpec, train: LoadedSet | None, data: Path | None, 
 
 Made = tuple["Network", Path | None]
 KINDS: Registry[Callable[[dict[str, Any], LoadedSet | None, Path | None, Path], Made]] = Registry(
-    "kind of network", group="offmap.networks"
+    "kind of network", package="offmap.bench.kinds", group="offmap.networks"
 )
 
 

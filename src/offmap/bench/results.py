@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,8 @@ class SuiteRow(Row):
         Known and unknown test inputs.
     runs_again : bool
         True if the method sends every input through the network once more.
+    full_spectrum : mapping of str to float
+        FPR95 and AUROC when known inputs under a covariate shift count as known, where the suite has any.
     """
 
     suite: str = ""
@@ -47,6 +49,7 @@ class SuiteRow(Row):
     error: Mapping[str, float] = field(default_factory=dict)
     inputs: tuple[int, int] = (0, 0)
     runs_again: bool = False
+    full_spectrum: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -70,6 +73,7 @@ class SuiteRow(Row):
             "error": _percent(self.error),
             "inputs": {"id": self.inputs[0], "ood": self.inputs[1]},
             "runs_again": self.runs_again,
+            **({"full_spectrum": _percent(self.full_spectrum)} if self.full_spectrum else {}),
         }
 
 
@@ -83,6 +87,9 @@ class SuiteResult:
 
     Attributes
     ----------
+    shifted : list of SuiteRow
+        Known inputs under a covariate shift against plain ones: an AUROC of 50 % and an FPR95 (here the share of them
+        that is accepted) of 95 % mean that a method takes no notice.
     skipped : dict of str to str
         Methods that could not run, each with the reason.
     scores : dict of str to dict of str to dict of str to ndarray
@@ -97,6 +104,7 @@ class SuiteResult:
     suite: str
     about: str
     rows: list[SuiteRow] = field(default_factory=list)
+    shifted: list[SuiteRow] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     scores: dict[str, dict[str, dict[str, Array]]] = field(default_factory=dict)
     sets: dict[str, dict[str, LoadedSet]] = field(default_factory=dict)
@@ -131,6 +139,7 @@ class SuiteResult:
                 "suite": self.suite,
                 "about": self.about,
                 "rows": [row.as_dict() for row in self.rows],
+                **({"shifted": [row.as_dict() for row in self.shifted]} if self.shifted else {}),
                 "skipped": self.skipped,
                 "notes": self.notes,
             },
@@ -156,10 +165,44 @@ class SuiteResult:
             for method, _, _ in ranked:
                 found = (_cell(cells.get((method, ood)), printed) for ood in sets)
                 lines.append(f"{method:<{width}}" + "".join(f"{text:>{cell}}" for text in found))
+            lines += list_full_spectrum(
+                [method for method, _, _ in ranked],
+                self.of(network),
+                [row for row in self.shifted if row.network == network],
+            )
         if self.skipped:
             lines += ["", f"left out: {', '.join(self.skipped)}; results.json says why"]
         told = "per cent; FPR95 at 95 % of known inputs accepted; ± over seeds, where random numbers enter"
         return "\n".join([*lines, told]).lstrip()
+
+
+def list_full_spectrum(methods: Sequence[str], rows: Sequence[SuiteRow], shifted: Sequence[SuiteRow]) -> list[str]:
+    """List, for each method, how many shifted known inputs it accepts and its full-spectrum figures.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Text forms, in the order to list them in.
+    rows, shifted : sequence of SuiteRow
+        Rows of unknown sets and of known inputs under a covariate shift, of one network.
+
+    Returns
+    -------
+    list of str
+        Lines of a table; none without shifted inputs.
+    """
+    if not shifted:
+        return []
+    width = max(map(len, methods)) + 2
+    lines = ["", "covariate shift: known inputs accepted, mean over shifts; full spectrum: mean over unknown sets"]
+    lines.append(f"{'method':<{width}}{'accepted':>10}{'FPR95':>10}{'AUROC':>10}")
+    for method in methods:
+        accepted = [row.fpr95 for row in shifted if row.method == method]
+        whole = [row.full_spectrum for row in rows if row.method == method and row.full_spectrum]
+        if accepted and whole:
+            numbers = (accepted, [part["fpr95"] for part in whole], [part["auroc"] for part in whole])
+            lines.append(f"{method:<{width}}" + "".join(f"{100 * float(np.mean(found)):10.2f}" for found in numbers))
+    return lines
 
 
 def _cell(row: SuiteRow | None, printed: bool) -> str:

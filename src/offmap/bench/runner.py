@@ -13,6 +13,7 @@ import numpy as np
 
 from offmap.activations import Activations
 from offmap.bench.cache import Extractor, hold_out, locate_cache
+from offmap.bench.full_spectrum import separate_shifted
 from offmap.bench.networks import BenchNetwork, make_network
 from offmap.bench.results import SuiteResult, SuiteRow
 from offmap.bench.sets import LoadedSet, load_set
@@ -204,6 +205,8 @@ def _measure_network(
             result.skipped[method] = " ".join(str(error).split())
             continue
         result.scores[name][method] = scores
+        rows, shifted = separate_shifted(rows, scores, [part.name for part in suite.shifted])
+        result.shifted += [replace(row, suite=suite.name, network=name) for row in shifted]
         for row in rows:
             figures = {repr(detector(key)): pair for key, pair in suite.thesis.get(row.ood, {}).items()}
             pair = figures.get(method)
@@ -257,14 +260,14 @@ def prepare(
     network = make(spec, train, data, kept)
     extractor = Extractor(network, kept, protocol.batch_size, fresh, on_step)
     tests = {"id": load_set(suite.test, data).part(protocol.limit)}
-    for ood in suite.ood:
+    for part in (*suite.ood, *suite.shifted):
         try:
-            tests[ood.name] = load_set(ood, data).part(protocol.limit)
+            tests[part.name] = load_set(part, data).part(protocol.limit)
         except OffmapError as error:
             if skipped is None:
                 raise
-            skipped[ood.name] = " ".join(str(error).split())
-    if len(tests) == 1:
+            skipped[part.name] = " ".join(str(error).split())
+    if not any(ood.name in tests for ood in suite.ood):
         raise InputError(
             f"suite {suite.name}: none of its unknown sets is here ({'; '.join((skipped or {}).values())})"
         )

@@ -21,7 +21,7 @@ from offmap.typing import Array
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's dataset-fashion-mnist puts it
 IDX = {0x08: np.dtype(np.uint8)}
 SIDE = 28
-READERS: Registry[Callable[..., Samples]] = Registry("kind of set", group="offmap.sets")
+READERS: Registry[Callable[..., Samples]] = Registry("kind of set", package="offmap.bench.kinds", group="offmap.sets")
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ COLUMNS: dict[str, Callable[[SuiteRow], Any]] = {
     "± inputs": lambda row: _percent(row.error, "fpr95"),
     "AUPR in ↑": lambda row: 100 * row.aupr_in,
     "AUPR out ↑": lambda row: 100 * row.aupr_out,
+    "full-spectrum FPR95": lambda row: _percent(row.full_spectrum, "fpr95"),
+    "full-spectrum AUROC": lambda row: _percent(row.full_spectrum, "auroc"),
     "chosen": lambda row: row.chosen if row.chosen != row.method else None,
     "inputs": lambda row: f"{row.inputs[0]}\u00a0+\u00a0{row.inputs[1]}",
     "seconds": lambda row: row.seconds,
@@ -56,6 +58,7 @@ def build_suite_page(result: SuiteResult) -> Page:
     page = Page(f"{result.suite}: {result.about}", "\n\n".join(_summary(result, name) for name in result.networks))
     for network in result.networks:
         _table(page, result, network)
+        _shifted(page, result, network)
         _against_thesis(page, result, network)
         _curves(page, result, network)
         _inside(page, result, network)
@@ -150,6 +153,19 @@ def _table(page: Page, result: SuiteResult, network: str) -> None:
     for row in rows:
         heat.setdefault(row.method, {})[row.ood] = 100 * row.fpr95
     page.figure(comparison_heat(heat, metric="FPR95", best="min"), "FPR95 by method and set; light is good.")
+
+
+def _shifted(page: Page, result: SuiteResult, network: str) -> None:
+    rows = [row for row in result.shifted if row.network == network]
+    if not rows:
+        return
+    accepted: dict[str, dict[str, float]] = {}
+    for row in rows:
+        accepted.setdefault(row.method, {})[row.ood] = 100 * row.fpr95
+    page.section(f"Known inputs that look otherwise, {network}").text(
+        "These inputs show known classes, so a detector should accept them: of plain ones it accepts 95 %. The "
+        "full-spectrum columns above count them as known."
+    ).figure(comparison_heat(accepted, metric="accepted", best="max"), "Share of them accepted, in per cent.")
 
 
 def _against_thesis(page: Page, result: SuiteResult, network: str) -> None:

@@ -83,6 +83,9 @@ class Suite:
         Known inputs to fit on, to test on, and to choose parameters on; without `val` some of `known` are held out.
     ood : tuple of SetSpec
         The unknown sets.
+    shifted : tuple of SetSpec
+        Known inputs that look otherwise (a covariate shift, such as noise or blur): reported apart, and counted as
+        known inputs in the full-spectrum figures.
     methods : tuple of str
         Text forms of detectors; ``all`` stands for every method in the registry that is not named otherwise.
     thesis : mapping
@@ -103,6 +106,7 @@ class Suite:
     val: SetSpec | None = None
     train: SetSpec | None = None
     outliers: SetSpec | None = None
+    shifted: tuple[SetSpec, ...] = ()
     protocol: Protocol = field(default_factory=Protocol)
     thesis: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
@@ -161,7 +165,20 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
     -------
     Suite
     """
-    words = {"about", "network", "known", "test", "val", "train", "outliers", "ood", "methods", "protocol", "thesis"}
+    words = {
+        "about",
+        "network",
+        "known",
+        "test",
+        "val",
+        "train",
+        "outliers",
+        "ood",
+        "shifted",
+        "methods",
+        "protocol",
+        "thesis",
+    }
     _only(declared, words, f"suite {name}")
     for word in ("network", "known", "test", "ood", "methods"):
         if not declared.get(word):
@@ -169,6 +186,9 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
     protocol = declared.get("protocol", {})
     _only(protocol, {made.name for made in fields(Protocol)}, f"suite {name}, [protocol]")
     unknown = tuple(_set(f"ood.{key}", key, source, name) for key, source in declared["ood"].items())
+    shifted = tuple(_set(f"shifted.{key}", key, source, name) for key, source in declared.get("shifted", {}).items())
+    if twice := {part.name for part in shifted} & {part.name for part in unknown}:
+        raise InputError(f"suite {name}: {sorted(twice)[0]!r} is both among [ood] and among [shifted]")
     thesis = {
         ood: {method: (float(pair[0]), float(pair[1])) for method, pair in figures.items()}
         for ood, figures in declared.get("thesis", {}).items()
@@ -183,6 +203,7 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
         test=_set("test", "test", declared["test"], name),
         **{word: _set(word, word, declared[word], name) for word in ("val", "train", "outliers") if word in declared},
         ood=unknown,
+        shifted=shifted,
         methods=tuple(map(str, declared["methods"])),
         protocol=Protocol(**protocol),
         thesis=thesis,

@@ -10,6 +10,7 @@ from torch import Tensor
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
+from offmap.detection.scores.few_inputs import class_rows, fill_means
 from offmap.detection.scores.logits import energy, generalized_entropy, log_probabilities
 from offmap.detection.statistics import ClassMoments, Mean, Statistic
 
@@ -72,8 +73,10 @@ class CADRef(Score):
 
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return the class means and the mean score of the logits."""
+        means, pooled = fill_means(statistics["means"], repr(self), "input")
         return {
-            "means": statistics["means"].means.float().cpu(),
+            "means": means.float().cpu(),
+            "pooled": pooled.float().cpu(),
             "confidence": statistics["confidence"].value.reshape(()).double().cpu(),
         }
 
@@ -81,7 +84,8 @@ class CADRef(Score):
         """Return minus the two relative errors, each divided by a score of the logits."""
         means, weight = ready["means"], block.require_head().weight
         predicted = block.logits.argmax(dim=1)
-        rising, falling = relative_errors(block.features, means[predicted.clamp(max=len(means) - 1)], weight[predicted])
+        rows = class_rows(means, ready.get("pooled"), predicted)
+        rising, falling = relative_errors(block.features, rows, weight[predicted])
         return -(rising / self._confidence(block.logits) + falling / ready["confidence"])
 
     def _confidence(self, logits: Tensor) -> Tensor:

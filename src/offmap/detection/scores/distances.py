@@ -12,6 +12,7 @@ from offmap.detection.base import Context, Score, State, Statistics, digest
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.layered import LayeredGaussians
 from offmap.detection.registry import register
+from offmap.detection.scores.few_inputs import background_covariance, class_covariances, tied_covariance
 from offmap.detection.statistics import ClassMoments, ClassScatters, Statistic
 from offmap.errors import InputError, OffmapWarning
 from offmap.extra_passes import Perturbed, Request
@@ -56,26 +57,6 @@ def whitening(covariance: Tensor) -> Tensor:
     root = vectors[:, kept] / values[kept].sqrt()
     condition = values[kept].max() / values[kept].min() if bool(kept.any()) else torch.tensor(1.0)
     return root.float() if condition <= FLOAT32_CONDITION else root
-
-
-def shrink(covariance: Tensor, shrinkage: float) -> Tensor:
-    """Shrink a covariance towards a multiple of the identity: (1 - s)·Σ + s·(trace Σ / D)·I.
-
-    Parameters
-    ----------
-    covariance : Tensor of shape (d, d)
-        Σ.
-    shrinkage : float
-        s, from 0 to 1.
-
-    Returns
-    -------
-    Tensor of shape (d, d)
-        The shrunk covariance.
-    """
-    width = len(covariance)
-    scale = torch.trace(covariance) / width
-    return (1 - shrinkage) * covariance + shrinkage * scale * torch.eye(width, dtype=covariance.dtype)
 
 
 def _whitened(features: Tensor, state: Mapping[str, Tensor]) -> Tensor:
@@ -157,8 +138,9 @@ class Mahalanobis(_ClassGaussians):
 
     Parameters
     ----------
-    shrinkage : float, default=0.0
-        Share of a multiple of the identity mixed into the covariance.
+    shrinkage : float or None, default=None
+        Share of a multiple of the identity mixed into the covariance. `None`: nothing with enough inputs; with few, the
+        share that `offmap.detection.scores.few_inputs.optimal_shrinkage` estimates, with a warning.
     epsilon : float, default=0.0
         Length of a gradient step on the input towards the nearest class before scoring; 0 for none. With it, scoring
         needs a pass of its own: extract with ``requirements=detector.requirements`` once the detector is fitted.
@@ -178,7 +160,7 @@ class Mahalanobis(_ClassGaussians):
     reads = ("features",)
     fits = ("features", "labels")
 
-    shrinkage: float = 0.0
+    shrinkage: float | None = None
     epsilon: float = 0.0
     layers: tuple[str, ...] = ()
     attack: float = 0.05
@@ -186,7 +168,7 @@ class Mahalanobis(_ClassGaussians):
 
     def check(self) -> None:
         """Check the bounds."""
-        self.number("shrinkage", 0, 1, "the share of the identity must be between 0 and 1")
+        check_shrinkage(self)
         self.number("epsilon", 0, float("inf"), "the length of the step must not be negative")
         self.number("attack", 0, float("inf"), "the length of the attack's step must be above 0", open_low=True)
         either = not self.layers or self.epsilon == 0
@@ -218,7 +200,7 @@ class Mahalanobis(_ClassGaussians):
         return self._solve_one(statistics["moments"])
 
     def _solve_one(self, moments: ClassMoments) -> State:
-        return gaussian_state(moments, shrink(moments.tied_covariance().cpu(), self.shrinkage))
+        return gaussian_state(moments, tied_covariance(moments, self.shrinkage, repr(self)))
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return minus the squared distance, or the weighed sum over layers."""
@@ -256,20 +238,30 @@ class Mahalanobis(_ClassGaussians):
 
 @register
 class RMDS(_ClassGaussians):
-    """Mahalanobis distance relative to that from one Gaussian for all classes together."""
+    """Mahalanobis distance relative to that from one Gaussian for all classes together.
+
+    Where no class has two inputs, the two Gaussians cannot be told apart, and it is the plain distance.
+
+    Parameters
+    ----------
+    shrinkage : float or None, default=None
+        Share of a multiple of the identity mixed into both covariances; see `Mahalanobis`.
+    """
 
     name = "rmds"
     paper = "Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021"
     reads = ("features",)
     fits = ("features", "labels")
 
+    shrinkage: float | None = None
+
+    def check(self) -> None:
+        """Refuse a share outside 0 to 1."""
+        check_shrinkage(self)
+
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return whitened means, and the whitening of all inputs."""
-        moments = statistics["moments"]
-        state = gaussian_state(moments, moments.tied_covariance()) | {
-            "background": whitening(moments.covariance().cpu())
-        }
-        return {name: tensor.double() for name, tensor in state.items()}
+        return relative_state(statistics["moments"], self.shrinkage, repr(self))
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return the background's squared distance less the nearest class's, in float64: the two are nearly equal."""
@@ -278,20 +270,59 @@ class RMDS(_ClassGaussians):
         return background - nearest_squared_distance(block.features, ready)
 
 
+def relative_state(moments: ClassMoments, shrinkage: float | None, method: str) -> State:
+    """Solve what a relative distance needs: `gaussian_state`, and the whitening of all inputs, in float64.
+
+    Parameters
+    ----------
+    moments : ClassMoments
+        Moments of known features, with their classes.
+    shrinkage : float or None
+        As `tied_covariance` takes it.
+    method : str
+        Text form of the method, for warnings.
+
+    Returns
+    -------
+    dict of str to Tensor
+        What `gaussian_state` gives, and ``background``.
+    """
+    tied = tied_covariance(moments, shrinkage, method)
+    state = gaussian_state(moments, tied)
+    if len(moments.present) < float(moments.counts.sum()):
+        state["background"] = whitening(background_covariance(moments, tied))
+    else:  # no class has two inputs: nothing is known of how they spread, so the distance is relative to nothing
+        state["background"] = torch.zeros(moments.means.shape[1], 1)
+    return {name: tensor.double() for name, tensor in state.items()}
+
+
+def check_shrinkage(method: Score) -> None:
+    """Refuse a share outside 0 to 1.
+
+    Parameters
+    ----------
+    method : Score
+        With a parameter ``shrinkage``, a number or `None`.
+    """
+    if getattr(method, "shrinkage", None) is not None:
+        method.number("shrinkage", 0, 1, "the share of the identity must be between 0 and 1")
+
+
 @register
 class SSD(Score):
     """Mahalanobis distance to the nearest class on normalised features, each class with its own covariance (SSD+).
 
     The thesis uses it on contrastively trained networks, "a multivariate Gaussian distribution for each class". Without
-    labels all known inputs are one Gaussian. A class of fewer inputs than features has directions without variance,
-    which do not count; give a shrinkage above 0 to keep them.
+    labels all known inputs are one Gaussian. A class with few inputs borrows from the covariance of all classes, with a
+    warning.
 
     Parameters
     ----------
     tied : bool, default=False
         Use one covariance for all classes, which takes far less memory and fewer inputs per class.
-    shrinkage : float, default=0.0
-        Share of a multiple of the identity mixed into each covariance.
+    shrinkage : float or None, default=None
+        Share of a multiple of the identity mixed into each covariance, in place of borrowing; with 0, directions
+        without variance in a class do not count.
 
     See Also
     --------
@@ -306,11 +337,11 @@ class SSD(Score):
     fits = ("features",)
 
     tied: bool = False
-    shrinkage: float = 0.0
+    shrinkage: float | None = None
 
     def check(self) -> None:
         """Refuse a share outside 0 to 1."""
-        self.number("shrinkage", 0, 1, "the share of the identity must be between 0 and 1")
+        check_shrinkage(self)
 
     def statistics(self) -> Mapping[str, Statistic]:
         """Start class means, and one scatter or one for each class."""
@@ -331,8 +362,8 @@ class SSD(Score):
         """Whiten the class means."""
         moments = statistics["moments"]
         if self.tied:
-            return gaussian_state(moments, shrink(moments.tied_covariance().cpu(), self.shrinkage))
-        return class_gaussians_state(moments, self.shrinkage)
+            return gaussian_state(moments, tied_covariance(moments, self.shrinkage, repr(self)))
+        return class_gaussians_state(moments, class_covariances(moments, self.shrinkage, repr(self)))
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Compute minus the squared distance."""
@@ -342,7 +373,7 @@ class SSD(Score):
         return -nearest_class_distance(directions, ready)
 
 
-def class_gaussians_state(moments: ClassScatters, shrinkage: float) -> State:
+def class_gaussians_state(moments: ClassScatters, covariances: list[Tensor]) -> State:
     """Solve one whitening per class, and the class means whitened by it.
 
     Directions without variance in a class are left out of its distance, with one warning for all classes.
@@ -351,8 +382,8 @@ def class_gaussians_state(moments: ClassScatters, shrinkage: float) -> State:
     ----------
     moments : ClassScatters
         Moments of known features, with their classes.
-    shrinkage : float
-        See `shrink`.
+    covariances : list of Tensor of shape (d, d)
+        One for each class that is present.
 
     Returns
     -------
@@ -360,8 +391,8 @@ def class_gaussians_state(moments: ClassScatters, shrinkage: float) -> State:
         ``roots`` and ``whitened_means``, one per class.
     """
     roots, whitened, missing, worst = [], [], 0, 1.0
-    for label in moments.present.tolist():
-        values, vectors = torch.linalg.eigh(shrink(moments.scatters[label] / moments.counts[label], shrinkage))
+    for label, covariance in zip(moments.present.tolist(), covariances, strict=True):
+        values, vectors = torch.linalg.eigh(covariance)
         kept = values > CUTOFF * values.abs().max()
         missing += not bool(kept.all())
         root = torch.where(kept, vectors / values.clamp(min=1e-300).sqrt(), 0.0)

@@ -10,8 +10,10 @@ from torch import Tensor
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
+from offmap.detection.scores.few_inputs import class_rows, fill_means
 from offmap.detection.scores.logits import log_probabilities
 from offmap.detection.statistics import ClassMoments, Mean, Statistic
+from offmap.errors import InputError
 from offmap.neighbors.vectors import unit
 
 TINY = 1e-12
@@ -103,7 +105,10 @@ def regret(logits: Tensor, weakness: Tensor) -> Tensor:
 
 @register
 class SHE(Score):
-    """The inner product with the predicted class's mean feature, over known inputs that were classified rightly."""
+    """The inner product with the predicted class's mean feature, over known inputs that were classified rightly.
+
+    For a class of which none was, the mean over the other classes stands in, with a warning.
+    """
 
     name = "she"
     paper = "Zhang et al., Out-of-Distribution Detection based on In-Distribution Data Patterns Memorization, ICLR 2023"
@@ -122,18 +127,17 @@ class SHE(Score):
         statistics["patterns"].update(block.features[right], block.labels[right])
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Return one pattern per class; a class without any rightly classified input has a pattern of zeros."""
-        return {"patterns": statistics["patterns"].means.float().cpu()}
+        """Return one pattern per class, and the mean of them for classes that have none."""
+        moments = statistics["patterns"]
+        if len(moments.counts) == 0:
+            raise InputError(f"{self}: no known input was classified rightly; check that the labels are the network's")
+        patterns, pooled = fill_means(moments, repr(self), "rightly classified input")
+        return {"patterns": patterns.float().cpu(), "pooled": pooled.float().cpu()}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return the inner product with the pattern of the predicted class."""
-        patterns = ready["patterns"]
-        predicted = block.logits.argmax(dim=1)
-        inside = predicted < len(patterns)
-        if len(patterns) == 0:
-            return torch.zeros(len(block), dtype=torch.float64, device=block.device)
-        products = (block.features * patterns[predicted.clamp(max=len(patterns) - 1)]).sum(dim=1)
-        return torch.where(inside, products, torch.zeros_like(products))
+        rows = class_rows(ready["patterns"], ready.get("pooled"), block.logits.argmax(dim=1))
+        return (block.features * rows).sum(dim=1)
 
 
 class _FromMean(Score):

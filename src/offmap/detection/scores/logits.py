@@ -6,6 +6,7 @@ softmax would call them all 1.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -15,7 +16,9 @@ from offmap.detection.base import Context, Score, Shaper, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
 from offmap.detection.statistics import ClassMoments, RowSample, Statistic
+from offmap.errors import OffmapWarning
 
+FEW = 10  # known inputs below which the mean prediction of a class is smoothed
 EPS = 1e-12
 
 
@@ -233,9 +236,43 @@ class GEN(Score):
         return generalized_entropy(block.logits, self.gamma, self.m)
 
 
+def smooth_templates(means: Tensor, counts: Tensor, classes: Tensor) -> Tensor:
+    """Smooth mean predictions of few inputs by one made-up input each; others are left as they are.
+
+    Parameters
+    ----------
+    means : Tensor of shape (t, c)
+        Mean predictions.
+    counts : Tensor of shape (t,)
+        Over how many inputs.
+    classes : Tensor of shape (t,)
+        The class that these inputs were predicted for.
+
+    Returns
+    -------
+    Tensor of shape (t, c)
+        Rows that sum to 1 as before.
+
+    Examples
+    --------
+    >>> import torch
+    >>> smooth_templates(torch.tensor([[0.8, 0.2, 0.0]]), torch.tensor([1.0]), torch.tensor([0]))
+    tensor([[0.8000, 0.1500, 0.0500]])
+    """
+    own = means.gather(1, classes[:, None])
+    usual = (counts / counts.sum()) @ own[:, 0]
+    made = ((1 - usual) / max(means.shape[1] - 1, 1)).expand(means.shape).clone()
+    made.scatter_(1, classes[:, None], usual.expand(len(means), 1))
+    return torch.where((counts < FEW)[:, None], (means * counts[:, None] + made) / (counts[:, None] + 1), means)
+
+
 @register
 class KLMatching(Score):
-    """Minus the smallest KL divergence of the prediction from the mean prediction of any predicted class."""
+    """Minus the smallest KL divergence of the prediction from the mean prediction of any predicted class.
+
+    The mean over fewer than 10 known inputs is smoothed, with a warning: as if there were one more input, whose
+    probability of the class is the usual one and which leaves the rest evenly to the others.
+    """
 
     name = "kl_matching"
     paper = MaxLogit.paper
@@ -254,7 +291,16 @@ class KLMatching(Score):
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return logarithms of the templates; classes never predicted have none."""
         templates = statistics["templates"]
-        return {"log_templates": templates.means[templates.present].clamp(min=EPS).log()}
+        present = templates.present
+        means = smooth_templates(templates.means[present], templates.counts[present], present)
+        if few := int((templates.counts[present] < FEW).sum()):
+            warnings.warn(
+                f"{self}: {few} of {len(present)} classes were predicted for fewer than {FEW} known inputs; their mean "
+                "predictions are smoothed",
+                OffmapWarning,
+                stacklevel=2,
+            )
+        return {"log_templates": means.clamp(min=EPS).log()}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return minus the divergence from the nearest template."""

@@ -11,10 +11,12 @@ from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
 from offmap.detection.scores.distances import (
     RMDS,
+    check_shrinkage,
     gaussian_state,
     nearest_squared_distance,
-    shrink,
+    relative_state,
 )
+from offmap.detection.scores.few_inputs import tied_covariance
 from offmap.detection.statistics import ClassMoments, Statistic
 from offmap.neighbors.vectors import unit
 
@@ -43,8 +45,8 @@ class MahalanobisPP(_ClassDirections):
 
     Parameters
     ----------
-    shrinkage : float, default 0
-        Share of a multiple of the identity mixed into the covariance.
+    shrinkage : float or None, default None
+        Share of a multiple of the identity mixed into the covariance; `None` as for `Mahalanobis`.
 
     See Also
     --------
@@ -60,16 +62,16 @@ class MahalanobisPP(_ClassDirections):
     name = "mahalanobis_pp"
     paper = "Müller & Hein, Mahalanobis++: Improving OOD Detection via Feature Normalization, ICML 2025"
 
-    shrinkage: float = 0.0
+    shrinkage: float | None = None
 
     def check(self) -> None:
         """Refuse a share outside 0 to 1."""
-        self.number("shrinkage", 0, 1, "the share of the identity must be between 0 and 1")
+        check_shrinkage(self)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return the whitened class means."""
         moments = statistics["moments"]
-        return gaussian_state(moments, shrink(moments.tied_covariance().cpu(), self.shrinkage))
+        return gaussian_state(moments, tied_covariance(moments, self.shrinkage, repr(self)))
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return minus the squared distance."""
@@ -80,6 +82,11 @@ class MahalanobisPP(_ClassDirections):
 class RMDSPP(_ClassDirections):
     """Mahalanobis++ distance relative to that from one Gaussian for all classes together.
 
+    Parameters
+    ----------
+    shrinkage : float or None, default None
+        Share of a multiple of the identity mixed into both covariances; `None` as for `Mahalanobis`.
+
     See Also
     --------
     offmap.detection.scores.distances.RMDS : the same without scaling features to length 1.
@@ -88,9 +95,15 @@ class RMDSPP(_ClassDirections):
     name = "rmds_pp"
     paper = MahalanobisPP.paper
 
+    shrinkage: float | None = None
+
+    def check(self) -> None:
+        """Refuse a share outside 0 to 1."""
+        check_shrinkage(self)
+
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return the whitened class means and the whitening of all inputs."""
-        return RMDS().solve(statistics, context)
+        return relative_state(statistics["moments"], self.shrinkage, repr(self))
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return the squared distance from all inputs less that from the nearest class."""

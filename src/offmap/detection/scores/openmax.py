@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,9 +15,10 @@ from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
 from offmap.detection.statistics import ClassMoments, RowSample, Statistic
-from offmap.errors import InputError
+from offmap.errors import InputError, OffmapWarning
 
 SAMPLE = 20_000
+FEW = 10  # rightly classified inputs below which a class has no distribution of its own
 STEEPEST = 1e4  # the shape given to distances that are all equal
 TINY = 1e-12
 
@@ -105,7 +107,8 @@ class OpenMax(Score):
     Notes
     -----
     Distances are Euclidean, taken over rightly classified known inputs, at most 20,000 of them, chosen by a hash. A
-    class of which none was classified rightly is left as it is.
+    class of which none was classified rightly is left as it is. Classes with fewer than 10 share one Weibull
+    distribution of the distances in all of them, with a warning: two inputs are equally far from their mean.
     """
 
     name = "openmax"
@@ -144,11 +147,32 @@ class OpenMax(Score):
         means = torch.zeros(classes, classes, dtype=torch.float64)
         means[: len(moments.means)] = moments.means.cpu()
         shape, scale = torch.ones(classes).double(), torch.full((classes,), torch.inf).double()
+        few: dict[int, Tensor] = {}
         for c in labels.unique().tolist():
             distances = (rows[labels == c] - means[c]).norm(dim=1)
+            if len(distances) < FEW:
+                few[c] = distances
+                continue
             farthest = distances.topk(min(self.tail, len(distances))).values
             shape[c], scale[c] = fit_weibull(farthest.numpy())
+        if few:
+            chosen = torch.tensor(list(few))
+            shape[chosen], scale[chosen] = (torch.tensor(value).double() for value in self._pool(few))
         return {"means": means, "shape": shape, "scale": scale}
+
+    def _pool(self, few: Mapping[int, Tensor]) -> tuple[float, float]:
+        """One distribution for classes with few inputs, of distances as a new input would have them."""
+        # about a mean of n inputs, one of them is nearer than a new input by √((n - 1)/(n + 1))
+        new = [own * ((len(own) + 1) / (len(own) - 1)) ** 0.5 for own in few.values() if len(own) > 1]
+        if not new:
+            raise InputError(f"{self}: no class has two rightly classified inputs, so their distances are not known")
+        warnings.warn(
+            f"{self}: {len(few)} classes have fewer than {FEW} rightly classified inputs; they share one distribution "
+            "of distances",
+            OffmapWarning,
+            stacklevel=2,
+        )
+        return fit_weibull(torch.cat(new).numpy())
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return the log-odds of being known."""
