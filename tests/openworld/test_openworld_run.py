@@ -68,6 +68,32 @@ def test_class_numbers_are_kept_as_given(problem):
     assert (found[truth >= KNOWN] > 40).mean() > 0.9
 
 
+def test_names_are_labels_too(problem):
+    known, labels, unlabelled, test, truth = problem
+    names = np.array(["ant", "bee", "cat", "dog"], object)[labels]
+    names[0] = None
+    found = run(known, names, unlabelled, rounds=1)
+    assert found.deployment.class_names[:KNOWN] == ("ant", "bee", "cat", "dog")
+    assert (found.predict(test) == truth)[truth < KNOWN].mean() > 0.9
+
+
+def test_one_known_class_is_enough_and_stays_itself(problem):
+    known, labels, unlabelled, test, truth = problem
+    found = run(known[labels == 2], labels[labels == 2], unlabelled, rounds=2)
+    numbers = found.predict(test)
+    assert found.n_classes > 1
+    assert (numbers == 2)[truth == 2].mean() > 0.9
+    assert (numbers == 2)[truth != 2].mean() < 0.1
+
+
+@pytest.mark.parametrize("nothing", [[], np.zeros((0, WIDTH))])
+def test_an_empty_stream_changes_nothing(problem, nothing):
+    known, labels, *_ = problem
+    found = run(known, labels, nothing, rounds=2)
+    assert found.n_classes == KNOWN
+    assert [record.deployed for record in found.rounds] == [False, False]
+
+
 def test_a_class_keeps_its_name_and_number_over_rounds(done):
     first, last = (record.round.new.known.class_names for record in (done.rounds[0], done.rounds[-1]))
     assert first == last[: len(first)]
@@ -143,10 +169,12 @@ def test_bad_calls_are_refused(problem):
     known, labels, unlabelled, _, _ = problem
     with pytest.raises(InputError, match="rounds=-1"):
         run(known, labels, unlabelled, rounds=-1)
-    with pytest.raises(InputError, match="one whole number per row"):
+    with pytest.raises(InputError, match="one whole number or name for each"):
         run(known, labels[:-1], unlabelled)
-    with pytest.raises(InputError, match="at least two are needed"):
-        run(known, np.zeros(len(known), int), unlabelled)
+    with pytest.raises(InputError, match="no row has a label"):
+        run(known, np.full(len(known), -1), unlabelled)
+    with pytest.raises(InputError, match="the same network or encoder"):
+        run(known, labels, unlabelled[:, :5])
     with pytest.raises(InputError, match="level=2"):
         run(known, labels, unlabelled, rounds=1, level=2)
 

@@ -65,8 +65,19 @@ def build_simulation_page(simulation: Simulation) -> Page:
     return page.settings({"seed": scenario.seed, **settings, "versions": versions()})
 
 
-def _still_wrong(page: Page, simulation: Simulation) -> None:
-    """List the digits with the most errors left, and what they are taken for."""
+def list_errors(simulation: Simulation) -> list[tuple[str, int, int, str]]:
+    """List the digits with errors left, most errors first.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        What `offmap.bench.digits_simulation.simulate` found.
+
+    Returns
+    -------
+    list of tuple of str, int, int, str
+        The digit, its test pictures, how many are wrong, and what those are mostly taken for.
+    """
     from offmap.metrics.clustering import match_clusters
 
     scenario, test = simulation.scenario, simulation.scenario.test
@@ -76,7 +87,7 @@ def _still_wrong(page: Page, simulation: Simulation) -> None:
         **{label: label for label in range(scenario.n_known)},
     }
     named = np.array([partner.get(int(group), -1) for group in found])
-    rows: list[list[Any]] = []
+    rows: list[tuple[str, int, int, str]] = []
     for digit, name in enumerate(scenario.class_names):
         inside = test.labels == digit
         wrong = inside & (named != digit)
@@ -87,23 +98,37 @@ def _still_wrong(page: Page, simulation: Simulation) -> None:
         as_what = (
             "a further group" if most < 0 or (taken < 0).sum() > (taken == most).sum() else scenario.class_names[most]
         )
-        rows.append([name, int(inside.sum()), int(wrong.sum()), as_what])
-    rows.sort(key=lambda row: -row[2])
-    extra = simulation.run.n_classes - len(scenario.class_names)
-    words = (
-        "It found as many classes as there are digits."
-        if extra == 0
-        else (
-            f"It found {abs(extra)} {'more' if extra > 0 else 'fewer'} classes than there are digits"
-            + (
-                ": a digit that is written in two ways became two classes, and only one of them counts as right."
-                if extra > 0
-                else "."
-            )
+        rows.append((name, int(inside.sum()), int(wrong.sum()), as_what))
+    return sorted(rows, key=lambda row: -row[2])
+
+
+def describe_errors(simulation: Simulation) -> str:
+    """Say in two sentences what is still wrong: the number of classes, and the digits with the most errors.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        What `offmap.bench.digits_simulation.simulate` found.
+    """
+    extra = simulation.run.n_classes - len(simulation.scenario.class_names)
+    words = "It has as many classes as there are digits."
+    if extra > 0:
+        words = (
+            f"It has {extra} more classes than there are digits: a digit that is written in two ways became two "
+            "classes, and only one of them counts as right."
         )
-    )
-    page.section("What is still wrong").text(words)
-    page.table(["digit", "test pictures", "wrong", "mostly taken for"], rows)
+    elif extra < 0:
+        words = f"It has {-extra} fewer classes than there are digits: two digits share one, or one was not learned."
+    errors = list_errors(simulation)
+    if not errors:
+        return f"{words} Every test picture is right."
+    worst = "; ".join(f"{digit}: {wrong} of {n}, mostly taken for {most}" for digit, n, wrong, most in errors[:3])
+    return f"{words} Most errors are left in {worst}."
+
+
+def _still_wrong(page: Page, simulation: Simulation) -> None:
+    page.section("What is still wrong").text(describe_errors(simulation))
+    page.table(["digit", "test pictures", "wrong", "mostly taken for"], [list(row) for row in list_errors(simulation)])
 
 
 def _rounds(page: Page, simulation: Simulation) -> None:

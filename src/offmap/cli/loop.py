@@ -77,7 +77,7 @@ def loop(
 def _digits(
     known: int, rounds: int, detector: str, seed: int, out: Path, as_json: bool, options: dict[str, Any]
 ) -> None:
-    from offmap.bench.digits_page import build_simulation_page
+    from offmap.bench.digits_page import build_simulation_page, describe_errors
     from offmap.bench.digits_simulation import make_digits_scenario, simulate
 
     tell = say if sys.stderr.isatty() else lambda words: None
@@ -85,8 +85,10 @@ def _digits(
     simulation = simulate(make_digits_scenario(known, rounds, seed, detector), on_step=tell, **options)
     report = build_simulation_page(simulation).write(out / "report.html")
     last = simulation.steps[-1].measured
+    wrong = describe_errors(simulation)
     result = {
         "report": str(report),
+        "still_wrong": wrong,
         "before": simulation.before.all,
         "after": last.all,
         "oracle": simulation.oracle,
@@ -110,6 +112,7 @@ def _digits(
         f"all digits right: {simulation.before.all:.1%} before, {last.all:.1%} after, {simulation.oracle:.1%} by the "
         "oracle with all labels",
         f"the digits it was taught: {simulation.before.known:.1%} before, {last.known:.1%} after",
+        f"what is still wrong: {wrong}",
         f"The report is {report}; the deployment is {result['deployment']}",
     ]
     show(result, as_json, "\n".join(lines))

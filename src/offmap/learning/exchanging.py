@@ -163,11 +163,32 @@ def exchange_groups(
     return found
 
 
-def _links(graph: Any, labels: IntArray, k: int) -> FloatArray:
-    """Return the weight of the links between groups, as a share of all links of the group that has fewer."""
+def sum_links(graph: Any, labels: IntArray, k: int) -> FloatArray:
+    """Return the weight of the links between groups; on the diagonal, of those inside, counted from both ends.
+
+    Parameters
+    ----------
+    graph : sparse matrix
+        Links between rows, symmetric.
+    labels : array of int
+        The group of each row, from 0.
+    k : int
+        The number of groups.
+
+    Examples
+    --------
+    >>> sum_links(sparse.csr_array([[0.0, 1, 1], [1, 0, 0], [1, 0, 0]]), np.array([0, 0, 1]), 2)
+    array([[2., 1.],
+           [1., 0.]])
+    """
     n = len(labels)
     member = sparse.csr_array((np.ones(n), (np.arange(n), labels)), shape=(n, k))
-    between = (member.T @ (graph @ member)).toarray()
+    return np.asarray((member.T @ (graph @ member)).toarray())
+
+
+def _links(graph: Any, labels: IntArray, k: int) -> FloatArray:
+    """Return the weight of the links between groups, as a share of all links of the group that has fewer."""
+    between = sum_links(graph, labels, k)
     volume = between.sum(axis=1)
     return np.asarray(between / np.maximum(np.minimum(volume[:, None], volume), 1e-12))
 

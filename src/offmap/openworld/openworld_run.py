@@ -254,8 +254,9 @@ def run(
     ----------
     known_features : array
         One row of features per labelled input, such as embeddings.
-    known_labels : array of int
-        Their class numbers; rows with -1 are left out.
+    known_labels : array of int or str
+        Their class numbers, or names; names are numbered in the order of the alphabet. Rows with -1, or `None` among
+        names, are left out.
     stream_features : array or sequence of arrays
         Features of inputs without labels, of known and new classes and of none. One array is cut into as many parts as
         there are rounds, in its order; of several arrays each is a round.
@@ -295,17 +296,13 @@ def run(
     """
     if rounds < 0:
         raise InputError(f"rounds={rounds}: 0 or more")
-    labels = np.asarray(known_labels)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(known_features):
-        raise InputError("known_labels: one whole number per row of known_features, -1 where unknown")
-    inside = labels >= 0
-    ids, codes = np.unique(labels[inside], return_inverse=True)
-    if len(ids) < 2:
-        raise InputError(f"known_labels: {len(ids)} classes; at least two are needed to train a classifier")
-    features = np.asarray(known_features)[inside]
-    names = [str(one) for one in ids] if class_names is None else class_names
-    state = begin(detector, codes, features=features, class_names=names, tpr=tpr, seed=seed)
-    streams = _cut_stream(stream_features, rounds)
+    features = np.asarray(known_features)
+    inside, ids, codes, names = _read_known(known_labels, len(features))
+    if not inside.any():
+        raise InputError("known_labels: no row has a label; offmap.discover groups rows without any")
+    streams = _cut_stream(stream_features, rounds, features.shape[1:])
+    given = names if class_names is None else class_names
+    state = begin(detector, codes, features=features[inside], class_names=given, tpr=tpr, seed=seed)
     last = begin_run(state, class_ids=ids)
     for part in streams:
         last = last.step(LabeledInputs.of(part), seed=seed, **options)
@@ -344,19 +341,47 @@ def run_rounds(state: LearningState, streams: Iterable[Mapping[str, Array]], **o
         yield current
 
 
-def _cut_stream(stream: Any, rounds: int) -> list[Array]:
+def _read_known(labels: Any, n_rows: int) -> tuple[Array, Array, Array, list[str]]:
+    """Return which rows have a label, the class numbers, the place of each labelled row's among them, and names."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or len(array) != n_rows or array.dtype.kind not in "iuUO":
+        raise InputError(
+            f"known_labels of shape {array.shape} and type {array.dtype}: one whole number or name for each of the "
+            f"{n_rows} rows of known_features, -1 or None where unknown"
+        )
+    if array.dtype.kind in "iu":
+        inside = array >= 0
+        ids, codes = np.unique(array[inside], return_inverse=True)
+        return inside, ids, codes, [str(one) for one in ids]
+    inside = np.array([one is not None for one in array], bool)
+    called, codes = np.unique(array[inside].astype(str), return_inverse=True)
+    return inside, np.arange(len(called)), codes, called.tolist()
+
+
+def _cut_stream(stream: Any, rounds: int, width: tuple[int, ...]) -> list[Array]:
+    """Return the rows of each round: as given when there are several arrays, else one array in so many parts."""
     if isinstance(stream, list | tuple) and stream and np.ndim(stream[0]) == 2:
-        return [np.asarray(part) for part in stream]
-    return [np.asarray(part) for part in np.array_split(np.asarray(stream), rounds)] if rounds else []
+        parts = [np.asarray(part) for part in stream]
+    else:
+        whole = np.asarray(stream)
+        whole = whole if whole.size else np.zeros((0, *width), np.float32)
+        parts = np.array_split(whole, rounds) if rounds else []
+    for part in parts:
+        if part.shape[1:] != width:
+            raise InputError(
+                f"stream_features: rows of shape {part.shape[1:]}, but those of known_features have {width}; both must "
+                "come from the same network or encoder"
+            )
+    return parts
 
 
 def _choose_space(origin: LearningState, kept: LabeledInputs, space: RowSource, seed: int) -> Space:
     """Choose once how rows are prepared for grouping; the trials that this takes are not repeated in later rounds."""
     if len(kept) < 2:
         raise NothingFoundError(f"{len(kept)} inputs: at least two are needed to make a group")
-    train = origin.known.train
-    rows = np.concatenate([train.rows(space), kept.rows(space)])
-    return choose_space(rows, np.concatenate([train.labels, np.full(len(kept), UNKNOWN)]), seed)[0]
+    labelled = origin.known.train + origin.known.calibration
+    rows = np.concatenate([labelled.rows(space), kept.rows(space)])
+    return choose_space(rows, np.concatenate([labelled.labels, np.full(len(kept), UNKNOWN)]), seed)[0]
 
 
 def _free_swallowed(origin: LearningState, kept: LabeledInputs, found: Discovery) -> Discovery:

@@ -23,6 +23,7 @@ from offmap.openworld.decisions import (
 )
 from offmap.openworld.inputs import LabeledInputs, Space
 from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress, choose
+from offmap.openworld.parts import merge_parts
 from offmap.openworld.result import Round, evaluate
 from offmap.openworld.state import LearningState, read_with_network, refit_detector
 from offmap.typing import Array
@@ -79,20 +80,29 @@ def propose(
     Discovery
         Its first rows are labelled ones (a sample when there are very many), the candidates follow.
     """
-    train = state.known.train
     if not len(candidates):
         raise NothingFoundError("no inputs: there is nothing to discover")
     if len(candidates) < 2:
         raise NothingFoundError("one input: at least two are needed to make a group")
-    train = _some(train, MOST_LABELLED, seed)
-    rows = np.concatenate([train.rows(space), candidates.rows(space)])
-    labels = np.concatenate([train.labels, np.full(len(candidates), -1)])
+    # held-out inputs stay out of this: they show what a round has done to known classes
+    labelled = _some(state.known.train + state.known.calibration, MOST_LABELLED, seed)
+    rows = np.concatenate([labelled.rows(space), candidates.rows(space)])
+    labels = np.concatenate([labelled.labels, np.full(len(candidates), -1)])
     n_classes: int | Literal["auto"] = n_new if n_new == "auto" else len(state.known.class_names) + n_new
     found = discover(rows, labels, n_classes, method, seed, space=row_space)
+    if n_new == "auto":
+        found = _merge_parts(found, len(state.known.class_names), seed)
     found = found.rename(dict(enumerate(state.known.class_names)))
     if texts is not None:
-        found = found.name_by_texts([""] * len(train) + [str(text) for text in texts])
+        found = found.name_by_texts([""] * len(labelled) + [str(text) for text in texts])
     return found
+
+
+def _merge_parts(found: Discovery, n_known: int, seed: int) -> Discovery:
+    """Merge groups that look like parts of one class."""
+    assert found.rows is not None
+    labels = merge_parts(found.labels, found.rows, n_known, seed)
+    return found if np.array_equal(labels, found.labels) else found.relabel(labels)
 
 
 def number_groups(found: Discovery, state: LearningState, min_size: int = MIN_SIZE) -> tuple[Array, dict[int, str]]:

@@ -1,0 +1,141 @@
+"""Parts of one class: find proposed groups that belong together, by what parts of known classes look like.
+
+A class that is written in two ways, or said in two, is easily found as two groups. Known classes say how strongly two
+parts of one class are linked, and how large a class is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offmap.graph import knn_graph
+from offmap.learning.exchanging import part_rows, sum_links
+from offmap.typing import Float32Array, FloatArray, IntArray
+
+NEIGHBORS = 10
+FEWEST_KNOWN = 3  # classes that are halved to compare with
+FEWEST_ROWS = 10  # of a known class that is halved
+GRAPH_ROWS = 30_000  # links are counted among so many rows at most
+LEAST_SPREAD = 0.3  # of the logarithms of class sizes
+MOST_BY_SIZE = 0.7  # what sizes add at most: links half as strong as between halves of a class are always needed
+
+
+def merge_parts(labels: IntArray, rows: Float32Array, n_known: int, seed: int = 0) -> IntArray:
+    """Merge novel groups that look like parts of one class.
+
+    Every known class is halved by k-means, which gives the usual strength of the links between two parts of one class:
+    the weight of the links between them as a share of all links of the part that has fewer. Two novel groups become one
+    when theirs, times how much likelier the sizes of known classes make one group than two, is larger. The pair that
+    fits best goes first. Known classes stay as they are.
+
+    Parameters
+    ----------
+    labels : array of int
+        The group of each row; known class i is group i.
+    rows : array
+        One row per input, in the space that they were grouped in.
+    n_known : int
+        The number of known classes; with fewer than three nothing is merged.
+    seed : int, default 0
+        Seed of the halving, and of the sample of many rows.
+
+    Returns
+    -------
+    array of int
+        The groups, numbered without gaps.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.repeat(np.arange(6), 60)
+    >>> rows = (9 * np.eye(6)[truth] + rng.normal(size=(360, 6))).astype(np.float32)
+    >>> found = np.where((truth == 5) & (rows[:, 0] > 0), 6, truth)  # class 5 in two parts
+    >>> np.bincount(merge_parts(found, rows, 4)).tolist()
+    [60, 60, 60, 60, 60, 60]
+    """
+    k = int(labels.max()) + 1
+    if k - n_known < 2 or len(rows) <= NEIGHBORS:
+        return labels
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.permutation(len(rows))[:GRAPH_ROWS])
+    groups = labels[chosen]
+    graph = knn_graph(rows[chosen], NEIGHBORS)
+    usual = _usual_link(rows[chosen], graph, groups, n_known, rng)
+    if usual is None:
+        return labels
+    pairs = _Pairs(sum_links(graph, groups, k), np.bincount(labels, minlength=k).astype(np.float64), n_known, usual)
+    target = np.arange(k)
+    while True:
+        a, b = pairs.find_best()
+        if a == b:
+            break
+        target[target == b] = a
+        pairs.merge(a, b)
+    kept = np.unique(np.concatenate([np.arange(n_known), target]))
+    return np.asarray(np.searchsorted(kept, target)[labels])
+
+
+class _Pairs:
+    """By how much one class is likelier than two, for each pair of novel groups."""
+
+    def __init__(self, links: FloatArray, sizes: FloatArray, n_known: int, usual: float) -> None:
+        self.links, self.sizes, self.usual, self.n_known = links, sizes, usual, n_known
+        logs = np.log(np.maximum(sizes[:n_known], 1))
+        self.centre, self.spread = logs.mean(), max(logs.std(), LEAST_SPREAD)
+        self.gains = np.full(links.shape, -np.inf)
+        for a in range(n_known, len(sizes)):
+            self._compare(a)
+
+    def find_best(self) -> tuple[int, int]:
+        """Return the pair with the largest gain, or the same group twice when none gains."""
+        a, b = (int(i) for i in np.unravel_index(int(self.gains.argmax()), self.gains.shape))
+        return (a, b) if self.gains[a, b] > 0 else (a, a)
+
+    def merge(self, a: int, b: int) -> None:
+        """Put group `b` into group `a`."""
+        self.links[a] += self.links[b]
+        self.links[:, a] += self.links[:, b]
+        self.sizes[a] += self.sizes[b]
+        self.links[b], self.links[:, b], self.sizes[b] = 0, 0, 0
+        self.gains[b], self.gains[:, b] = -np.inf, -np.inf
+        self._compare(a)
+
+    def _compare(self, a: int) -> None:
+        others = np.flatnonzero((self.links[a] > 0) & (np.arange(len(self.sizes)) >= self.n_known))
+        others = others[others != a]
+        volume = self.links.sum(axis=1)
+        shares = self.links[a, others] / np.minimum(volume[a], volume[others])
+        sizes, other = self.sizes[a], self.sizes[others]
+        by_size = self._density(sizes + other) - self._density(sizes) - self._density(other)
+        found = np.log(shares / self.usual) + np.minimum(by_size, MOST_BY_SIZE)
+        self.gains[a], self.gains[:, a] = -np.inf, -np.inf
+        self.gains[a, others] = self.gains[others, a] = found
+
+    def _density(self, sizes: Any) -> Any:
+        """Return the log-density of sizes, up to a constant: normal in the logarithm, as known classes have it."""
+        return -0.5 * ((np.log(np.maximum(sizes, 1)) - self.centre) / self.spread) ** 2
+
+
+def _usual_link(
+    rows: Float32Array, graph: Any, groups: IntArray, n_known: int, rng: np.random.Generator
+) -> float | None:
+    """Return the median strength of the links between the halves of known classes; `None` with too few classes."""
+    k = int(groups.max()) + 1
+    halves, others = groups.copy(), []
+    for label in range(n_known):
+        inside = np.flatnonzero(groups == label)
+        if len(inside) < FEWEST_ROWS:
+            continue
+        leaving = part_rows(rows[inside], np.zeros(len(inside), bool), rng)
+        if leaving.any():
+            halves[inside[leaving]] = k + len(others)
+            others.append(label)
+    if len(others) < FEWEST_KNOWN:
+        return None
+    links = sum_links(graph, halves, k + len(others))
+    volume, second = links.sum(axis=1), k + np.arange(len(others))
+    shares = links[others, second] / np.maximum(np.minimum(volume[others], volume[second]), 1e-12)
+    found = float(np.median(shares))
+    return found if found > 0 else None
