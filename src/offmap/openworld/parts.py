@@ -123,7 +123,8 @@ def _usual_link(
 ) -> float | None:
     """Return the median strength of the links between the halves of known classes; `None` with too few classes."""
     k = int(groups.max()) + 1
-    halves, others = groups.copy(), []
+    halves = groups.copy()
+    others: list[int] = []
     for label in range(n_known):
         inside = np.flatnonzero(groups == label)
         if len(inside) < FEWEST_ROWS:
