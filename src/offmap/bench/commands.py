@@ -20,7 +20,10 @@ def describe_suites() -> tuple[dict[str, Any], str]:
     >>> sorted(found["suites"])[:2]
     ['cifar10-densenet', 'cifar100-densenet']
     """
+    from offmap.bench.open_world import list_open_world, load_open_world
+
     found = {name: load_suite(name).about for name in list_built_in()}
+    found |= {name: load_open_world(name).about for name in list_open_world()}
     width = max(map(len, found))
     return {"suites": found}, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items())
 
@@ -53,6 +56,39 @@ def run_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any]
     report = build_suite_page(found).write(out / "report.html")
     result = {
         "suite": found.suite,
+        "rows": len(found.rows),
+        "skipped": list(found.skipped),
+        "results": str(out / "results.json"),
+        "report": str(report),
+    }
+    return result, f"{found}\n\nThe report is {report}"
+
+
+def run_open_world_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any], str]:
+    """Run an open-world suite and write ``results.json`` and ``report.html``.
+
+    Parameters
+    ----------
+    suite : str
+        Name or file of the suite.
+    out : Path
+        Folder for the results; runs that it holds are not repeated.
+    **options : Any
+        As in `offmap.bench.open_world_runner.run_open_world`.
+
+    Returns
+    -------
+    tuple of dict, str
+        The answer for ``--json``, and for a person.
+    """
+    from offmap.bench.open_world import load_open_world
+    from offmap.bench.open_world_page import build_open_world_page
+    from offmap.bench.open_world_runner import run_open_world
+
+    found = run_open_world(load_open_world(suite), out, **options)
+    report = build_open_world_page(found).write(out / "report.html")
+    result = {
+        "suite": found.suite.name,
         "rows": len(found.rows),
         "skipped": list(found.skipped),
         "results": str(out / "results.json"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tarfile
 import time
 import urllib.error
 import urllib.request
@@ -36,11 +37,12 @@ class Remote:
 
 @dataclass(frozen=True)
 class Download:
-    """A set: its files, the folder that they go to, and what its publisher allows."""
+    """A set: its files, the folder that they go to, what its publisher allows, and whether they are unpacked there."""
 
     files: tuple[Remote, ...]
     folder: str
     licence: str
+    unpacked: bool = False
 
 
 SETS: dict[str, Download] = {
@@ -71,6 +73,7 @@ SETS: dict[str, Download] = {
         ),
         "dtd",
         "for research",
+        unpacked=True,
     ),
     "mnist": Download(
         (
@@ -116,6 +119,7 @@ SETS: dict[str, Download] = {
         ),
         "places365",
         "CC BY",
+        unpacked=True,
     ),
 }
 
@@ -150,7 +154,42 @@ def fetch_set(
         url = remote.url if mirror is None else f"{mirror.rstrip('/')}/{remote.name}"
         on_step(f"fetching {url}")
         done.append(fetch(Remote(url, remote.checksum, remote.algorithm), folder / remote.name))
+        if entry.unpacked:
+            on_step(f"unpacking {done[-1]}")
+            unpack(done[-1], remote.checksum)
     return done
+
+
+def unpack(archive: Path, content: str) -> Path:
+    """Unpack a tar archive of pictures beside itself, once; nothing is written outside of that folder.
+
+    Parameters
+    ----------
+    archive : Path
+        The archive.
+    content : str
+        Its checksum, noted when all is unpacked: a run that was cut short begins again.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    StoreError
+        If the archive is broken, or holds links or paths that lead elsewhere.
+    """
+    folder, note = archive.parent, archive.with_name(archive.name + ".unpacked")
+    if note.is_file() and note.read_text(encoding="utf-8") == content:
+        return folder
+    try:
+        with tarfile.open(archive) as held:
+            held.extractall(folder, filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise StoreError(f"{archive}: cannot be unpacked ({error}); delete it and fetch it again") from error
+    note.write_text(content, encoding="utf-8")
+    return folder
 
 
 def fetch(remote: Remote, target: Path, *, attempts: int = ATTEMPTS, pause: float = 1.0) -> Path:

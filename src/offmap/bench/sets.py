@@ -14,6 +14,7 @@ import numpy as np
 
 from offmap.bench.suites import SetSpec
 from offmap.data import Samples, digits, image_folder, read, tiles
+from offmap.data.archives import Part, read_cifar
 from offmap.errors import InputError
 from offmap.registry import Registry
 from offmap.typing import Array
@@ -245,10 +246,12 @@ def _tiles(name: str, data: Path | None, side: int | None = None, grey: bool = F
 
 @READERS.register("digits")
 def _digits(part: str, data: Path | None, known: int = 6, seed: int = 0, side: int | None = None) -> Samples:
-    """One part of the digits of scikit-learn: ``train``, ``val``, ``test`` or ``unknown``."""
+    """One part of the digits of scikit-learn: ``train``, ``val``, ``test`` or ``unknown``; ``all`` has all classes."""
+    if part == "all":
+        return _all_digits()
     split = digits(known, seed)
     if not hasattr(split, part):
-        raise InputError(f"digits = {part!r}: 'train', 'val', 'test' or 'unknown'")
+        raise InputError(f"digits = {part!r}: 'train', 'val', 'test', 'unknown' or 'all'")
     samples: Samples = getattr(split, part)
     if side is None:
         return samples
@@ -256,9 +259,32 @@ def _digits(part: str, data: Path | None, known: int = 6, seed: int = 0, side: i
     return _reshaped(replace(samples, arrays={**samples.arrays, "inputs": pixels}), side, grey=True)
 
 
+def _all_digits() -> Samples:
+    from sklearn.datasets import load_digits
+
+    held = load_digits()
+    return Samples({"inputs": (held.images * (255 / 16)).astype(np.uint8), "labels": held.target.astype(np.int64)})
+
+
+@READERS.register("cifar")
+def _cifar(name: str, data: Path | None, part: Part = "train") -> Samples:
+    """CIFAR from the archive that its site publishes: ``cifar10`` or ``cifar100``, ``train``, ``test`` or ``all``."""
+    files = {"cifar10": "cifar-10-python.tar.gz", "cifar100": "cifar-100-python.tar.gz"}
+    if name not in files or part not in ("train", "test", "all"):
+        raise InputError(f"cifar = {name!r}, part = {part!r}: cifar10 or cifar100; train, test or all")
+    try:
+        file = locate(f"{name}/{files[name]}", data)
+    except InputError as error:
+        raise InputError(f"{error}; get it with: offmap bench --downloads --get {name}") from None
+    return read_cifar(file, part)
+
+
 @READERS.register("path")
-def _path(path: str, data: Path | None, side: int | None = None, split: str = "") -> Samples:
-    """Any file or folder that offmap reads; `split` picks arrays named ``<split>_…`` of one archive."""
+def _path(path: str, data: Path | None, side: int | None = None, split: str = "", labelled: bool = False) -> Samples:
+    """Any file or folder that offmap reads; `split` picks arrays named ``<split>_…`` of one archive.
+
+    With `labelled`, samples without a class (−1) are left out.
+    """
     found = locate(path, data)
     if found.is_dir():
         return image_folder(found, size=side).read()
@@ -269,6 +295,9 @@ def _path(path: str, data: Path | None, side: int | None = None, split: str = ""
         classes = tuple(map(str, arrays["classes"])) if "classes" in arrays.files else ()
     if "features" not in chosen and "inputs" not in chosen:
         raise InputError(f"{found}: no arrays named {split}_features or {split}_inputs in it")
+    if labelled and "labels" in chosen:
+        kept_rows = chosen["labels"] >= 0
+        chosen = {key: values[kept_rows] for key, values in chosen.items() if len(values) == len(kept_rows)}
     name = "inputs" if "inputs" in chosen else "features"
     kept = {name: np.asarray(chosen[name], np.float32)}
     if "labels" in chosen and (chosen["labels"] >= 0).all():

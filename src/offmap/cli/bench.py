@@ -27,6 +27,10 @@ def bench(
         bool, typer.Option("--fresh", help="Run the network even where the data folder holds its features.")
     ] = False,
     cache: Annotated[Path | None, typer.Option(help="The folder for activations, found again by content.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Open-world suites: whether the number of classes is given or estimated.")
+    ] = None,
+    first_seed: Annotated[int | None, typer.Option(min=0, help="Open-world suites: the first of the seeds.")] = None,
     list_suites: Annotated[bool, typer.Option("--list", help="List the suites and stop.")] = False,
     downloads: Annotated[
         bool, typer.Option("--downloads", help="Say where the standard sets come from; with --get, fetch some.")
@@ -37,6 +41,7 @@ def bench(
 ) -> None:
     """Run a benchmark suite: a table, results.json and report.html."""
     from offmap.bench import commands
+    from offmap.bench.open_world import is_open_world
     from offmap.detection.spec import split
     from offmap.errors import InputError
 
@@ -48,6 +53,18 @@ def bench(
         answer = commands.get_downloads(split(get), data, mirror, say)
     elif suite is None:
         raise InputError("no suite: name one, or see offmap bench --list")
+    elif is_open_world(suite):
+        answer = commands.run_open_world_and_write(
+            suite,
+            out,
+            methods=None if methods is None else split(methods),
+            data=data,
+            on_step=say if sys.stderr.isatty() else lambda step: None,
+            seeds=seeds,
+            first_seed=first_seed,
+            limit=limit,
+            classes=classes,
+        )
     else:
         answer = commands.run_and_write(
             suite,
