@@ -1,0 +1,153 @@
+"""Fill the tables of docs/imagenet-results.md from the committed results: ``python docs/gen_imagenet.py``.
+
+A table stands between ``<!-- table: name -->`` and ``<!-- end -->``; all else on the page is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from filled import filled
+
+PAGE = Path(__file__).with_name("imagenet-results.md")
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+Table = list[list[str]]
+
+
+def read(name: str) -> dict[str, Any]:
+    """One committed file of results."""
+    held: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return held
+
+
+def code(method: str) -> str:
+    """A text form as code in a cell."""
+    return f"`{method}`".replace("|", "\\|")
+
+
+def pair(numbers: dict[str, float]) -> str:
+    """FPR95 / AUROC."""
+    return f"{numbers['fpr95']:.1f} / {numbers['auroc']:.1f}"
+
+
+def by_method(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Rows by method, then by set; the lowest mean FPR95 first."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["method"], {})[row["ood"]] = row
+    return dict(sorted(found.items(), key=lambda item: fmean(row["fpr95"] for row in item[1].values())))
+
+
+def features_table() -> Table:
+    """Stored features against textures, with the thesis beside them."""
+    lines = []
+    for method, sets in by_method(read("suite-imagenet-resnet50")["rows"]).items():
+        row = sets["textures"]
+        error = f" ± {row['error']['fpr95']:.1f}" if row["error"] else ""
+        thesis = "" if row["thesis"] is None else pair(row["thesis"])
+        lines.append([code(method), f"{row['fpr95']:.1f}{error} / {row['auroc']:.1f}", thesis])
+    return [["method", "textures (10 of 47)", "thesis (all 47)"], *lines]
+
+
+def near_table() -> Table:
+    """Classes left out of the head, against the others: the suites whose results are there."""
+    words = {"hide100": "100 left out", "hide200": "200 left out", "pairs": "100 similar left out"}
+    suites = [name for name in words if (RESULTS / f"suite-imagenet-resnet50-{name}.json").is_file()]
+    held = {name: by_method(read(f"suite-imagenet-resnet50-{name}")["rows"]) for name in suites}
+    lines = []
+    for method, sets in held["hide100"].items():
+        lines.append([code(method), *(pair(held[name][method]["left out"]) for name in suites), pair(sets["textures"])])
+    lines.sort(key=lambda line: -float(line[1].rpartition(" ")[2]))
+    return [["method", *(words[name] for name in suites), "textures, 100 left out"], *lines]
+
+
+def pictures_table() -> Table:
+    """From pictures: three unknown sets, corrupted known pictures accepted, and the full spectrum."""
+    held = read("suite-imagenet-resnet50-pictures")
+    found = by_method(held["rows"])
+    sets = list(next(iter(found.values())))
+    lines = []
+    for method, rows in found.items():
+        accepted = [row["fpr95"] for row in held["shifted"] if row["method"] == method]
+        whole = [row["full_spectrum"] for row in rows.values()]
+        mean = {name: fmean(part[name] for part in whole) for name in ("fpr95", "auroc")}
+        lines.append([code(method), *(pair(rows[name]) for name in sets), f"{fmean(accepted):.1f}", pair(mean)])
+    return [["method", *sets, "corrupted accepted", "full spectrum, mean"], *lines]
+
+
+def shifts_table() -> Table:
+    """How many corrupted known pictures are accepted, by corruption and strength: mean over methods, and extremes."""
+    rows = read("suite-imagenet-resnet50-pictures")["shifted"]
+    kinds = list(dict.fromkeys(row["ood"].partition(" ")[0] for row in rows))
+    lines = []
+    for kind in kinds:
+        cells = [kind]
+        for strength in range(1, 6):
+            values = {row["method"]: row["fpr95"] for row in rows if row["ood"] == f"{kind} {strength}"}
+            cells.append(f"{fmean(values.values()):.0f} ({min(values.values()):.0f}–{max(values.values()):.0f})")
+        lines.append(cells)
+    return [["corruption", *(f"strength {k}" for k in range(1, 6))], *lines]
+
+
+def sweep_table(name: str) -> Table:
+    """One sweep of benchmarks/imagenet.py."""
+    rows = read("imagenet")["sweeps"][name]
+    return [["method", "FPR95 / AUROC", "accuracy"]] + [
+        [code(row["method"]), pair(row), f"{row['accuracy']:.2f}"] for row in rows
+    ]
+
+
+def tables_table() -> Table:
+    """ADBench: mean AUROC and rank."""
+    held = sorted(read("tables")["summary"].items(), key=lambda item: item[1]["rank"])
+    lines = [[code(name.removeprefix("offmap ")) if name.startswith("offmap ") else name,
+              f"{numbers['auroc']:.1f}", f"{numbers['rank']:.1f}"] for name, numbers in held]  # fmt: skip
+    return [["detector", "mean AUROC", "mean rank"], *lines]
+
+
+def caltech_table() -> Table:
+    """Discovery on Caltech-101: means over splits."""
+    lines = []
+    for name, runs in read("caltech").items():
+        means = [f"{fmean(run[part] for run in runs.values()):.1f}" for part in ("all", "known", "novel")]
+        lines.append([f"`{name}`", str(len(runs)), *means, f"{fmean(run['classes'] for run in runs.values()):.0f}"])
+    return [["method", "splits", "all", "known", "novel", "classes found (101)"], *lines]
+
+
+def means_table(file: str, key: str) -> Table:
+    """Methods with FPR95 and AUROC, from one part of a file."""
+    rows = sorted(read(file)[key].items(), key=lambda item: -item[1]["auroc"])
+    return [["method", "FPR95 / AUROC"], *([code(name), pair(numbers)] for name, numbers in rows)]
+
+
+KINDS: dict[str, Callable[[], Table]] = {
+    "features": features_table,
+    "near": near_table,
+    "pictures": pictures_table,
+    "shifts": shifts_table,
+    "tables": tables_table,
+    "caltech": caltech_table,
+    "sound": lambda: means_table("sound", "mean"),
+    "twin": lambda: means_table("imagenet_twin", "methods"),
+    "layers": lambda: means_table("imagenet_twin", "energy cut at the 90th percentile after"),
+}
+
+
+def table(name: str) -> str:
+    """The table of that name, as Markdown."""
+    head, *lines = KINDS[name]() if name in KINDS else sweep_table(name.replace("-", " "))
+    rule = ["---"] + ["--:"] * (len(head) - 1)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *lines])
+
+
+def page() -> str:
+    """The page with its tables filled in."""
+    return filled(PAGE, {"table": table})
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
