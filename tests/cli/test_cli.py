@@ -71,7 +71,14 @@ def test_extract_pictures_then_fit_score_and_compare(run, folder):
         "extract", "pictures", "--model", model, "--to", "acts", "--mean", ".5,.5,.5", "--std", ".25", "--json"
     )
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout) == {"to": "acts", "inputs": 10, "features": 16, "classes": 3, "labels": True}
+    assert json.loads(result.stdout) == {
+        "to": "acts",
+        "inputs": 10,
+        "features": 16,
+        "classes": 3,
+        "labels": True,
+        "accuracy": 0.3,
+    }
     acts = offmap.Activations.open(path / "acts")
     assert acts.labels is not None
     assert acts.labels.tolist() == [0] * 5 + [1] * 5

@@ -36,6 +36,12 @@ def test_the_commands_of_the_page_run_in_order(tmp_path, monkeypatch):
         assert result.exit_code == 0, (command, result.output)
         if words[-1] == "--json":
             assert len(json.loads(result.stdout)["known"]) == json.loads(result.stdout)["inputs"]
-    assert pq.read_table(tmp_path / "scores.parquet").column_names == ["score", "p_value", "known", "predicted"]
+    assert pq.read_table(tmp_path / "scores.parquet").column_names == [
+        "class",
+        "known",
+        "p_value",
+        "score",
+        "predicted",
+    ]
     assert (tmp_path / "comparison.html").stat().st_size > 10**6
-    assert (tmp_path / "scores.csv").read_text().startswith("score,p_value,known,predicted\n")
+    assert (tmp_path / "scores.csv").read_text().startswith("class,known,p_value,score,predicted\n")

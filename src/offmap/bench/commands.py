@@ -29,7 +29,7 @@ def describe_suites() -> tuple[dict[str, Any], str]:
 
 
 def run_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any], str]:
-    """Run a suite and write ``results.json`` and ``report.html``.
+    """Run a suite and write ``results.json``, ``report.html``, and tables as CSV, Markdown and LaTeX.
 
     Parameters
     ----------
@@ -48,11 +48,13 @@ def run_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any]
         The answer for a person.
     """
     out.mkdir(parents=True, exist_ok=True)
+    from offmap.bench.result_tables import write_tables
     from offmap.bench.runner import run_suite
     from offmap.bench.suite_page import build_suite_page
 
     found = run_suite(load_suite(suite), **options)
     found.to_json(out / "results.json")
+    tables = write_tables(found, out)
     report = build_suite_page(found).write(out / "report.html")
     result = {
         "suite": found.suite,
@@ -60,6 +62,7 @@ def run_and_write(suite: str, out: Path, **options: Any) -> tuple[dict[str, Any]
         "skipped": list(found.skipped),
         "results": str(out / "results.json"),
         "report": str(report),
+        "tables": [str(table) for table in tables],
     }
     return result, f"{found}\n\nThe report is {report}"
 

@@ -6,9 +6,10 @@ Exit codes: 0 done, 1 offmap refused (one line on stderr says why), 2 wrong usag
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -30,9 +31,15 @@ from offmap.cli import (
     score,
     serve,
 )
-from offmap.cli.registered import RegistryCommand
+from offmap.cli.registered import RegistryCommand, load_plugin
 from offmap.errors import OffmapError
 
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin", help="Import this .py file or module first: what it registers can be named. May be given again."
+    ),
+]
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "guard": guard.guard,
@@ -71,11 +78,13 @@ def _offmap(version: bool = typer.Option(False, "--version", help="Print the ver
 
 
 def _guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Errors made on purpose become one line and an exit code; anything else is a bug and keeps its traceback."""
+    """Import plugins first; errors made on purpose become one line and an exit code, anything else is a bug."""
 
     @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: Any, plugin: list[str] | None = None, **kwargs: Any) -> None:
         try:
+            for source in plugin or ():
+                load_plugin(source)
             command(*args, **kwargs)
         except BrokenPipeError:
             sys.stderr.close()  # the reader of our output has gone; Python would complain at exit
@@ -88,6 +97,12 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
             print("offmap: interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
 
+    hints = get_type_hints(command, include_extras=True) | {"plugin": Plugins}
+    own = inspect.signature(command)
+    last = inspect.Parameter("plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Plugins)
+    kept = [one.replace(annotation=hints[name]) for name, one in own.parameters.items()]
+    run.__signature__ = own.replace(parameters=[*kept, last])  # type: ignore[attr-defined]  # typer reads this
+    run.__annotations__ = hints
     return run
 
 

@@ -13,6 +13,9 @@ from offmap.cli.options import Json, say, show
 
 def bench(
     suite: Annotated[str | None, typer.Argument(help="A suite that --list names, or a .toml file of your own.")] = None,
+    own_suite: Annotated[
+        Path | None, typer.Option("--suite", help="The same by name: a .toml file of your own.")
+    ] = None,
     methods: Annotated[
         str | None, typer.Option(help='Detectors separated by commas, in place of the suite\'s own; "all" for all.')
     ] = None,
@@ -39,12 +42,15 @@ def bench(
     mirror: Annotated[str | None, typer.Option(help="With --get: fetch from this address instead.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a benchmark suite: a table, results.json and report.html."""
+    """Run a benchmark suite: a table, results.json, report.html, and results.csv, .md and .tex."""
     from offmap.bench import commands
     from offmap.bench.open_world import is_open_world
     from offmap.detection.spec import split
     from offmap.errors import InputError
 
+    if suite is not None and own_suite is not None:
+        raise InputError(f"{suite} and --suite {own_suite}: name one suite")
+    suite = suite if own_suite is None else str(own_suite)
     if list_suites:
         answer = commands.describe_suites()
     elif downloads and get is None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
@@ -34,6 +37,40 @@ def summary(thing: Any) -> str:
     """Return the first paragraph of a docstring as one line."""
     thing = getattr(thing, "compute", thing)  # of a metric, the function says what it is
     return " ".join((thing.__doc__ or "").strip().partition("\n\n")[0].split())
+
+
+def load_plugin(source: str) -> None:
+    """Import a user's own file or module, which registers methods, readers and the like as it is imported.
+
+    Parameters
+    ----------
+    source : str
+        A file such as ``my_scores.py``, or a module such as ``my_package.scores``. Its code runs: name what you trust.
+
+    Raises
+    ------
+    InputError
+        If there is no such file or module, or it fails.
+    """
+    from offmap.errors import InputError, OffmapError
+
+    file = Path(source)
+    try:
+        if file.suffix != ".py":
+            importlib.import_module(source)
+            return
+        if not file.is_file():
+            raise InputError(f"--plugin {source}: there is no such file")
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(file.stem, module)
+        spec.loader.exec_module(module)
+    except OffmapError:
+        raise
+    except Exception as error:  # a user's code may fail in any way
+        raise InputError(f"--plugin {source}: cannot be imported ({type(error).__name__}: {error})") from error
 
 
 class RegistryCommand(TyperCommand):

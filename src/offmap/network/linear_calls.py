@@ -18,18 +18,20 @@ _TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class LinearCall:
-    """One product with a matrix: what went in, the matrix (classes × features), its bias, and what came out."""
+    """One product with a matrix: what went in, the matrix (classes × features) and its bias."""
 
     given: Tensor
     weight: Tensor
     bias: Tensor | None
-    answered: Tensor
 
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """Give one row per input of what went in and of what came out: the means over positions of a picture."""
-        if self.given.ndim == 4:
-            return self.given.mean(dim=(2, 3)), self.answered.mean(dim=(2, 3))
-        return self.given, self.answered
+    def rows(self) -> Tensor:
+        """Give one row per input of what went in: of a picture the means over positions."""
+        return self.given.mean(dim=(2, 3)) if self.given.ndim == 4 else self.given
+
+    def answers(self) -> Tensor:
+        """Compute the product of the rows anew, for what came out may have been changed in place since."""
+        made = self.rows().double() @ self.weight.double().T
+        return made if self.bias is None else made + self.bias.double()
 
 
 class LinearCalls(TorchFunctionMode):
@@ -44,7 +46,7 @@ class LinearCalls(TorchFunctionMode):
         answered = func(*args, **(kwargs or {}))
         found = _read_call(func, args, kwargs or {})
         if found is not None and isinstance(answered, Tensor) and answered.ndim in (2, 4):
-            self.calls.append(LinearCall(*found, answered))
+            self.calls.append(LinearCall(*found))
         return answered
 
 
@@ -70,7 +72,7 @@ class FunctionalHead:
         """Give features, weight and bias of this pass."""
         call = calls[self.place]
         bias = self.shift if call.bias is None else self.scale * call.bias + self.shift
-        return call.rows()[0], self.scale * call.weight, bias
+        return call.rows(), self.scale * call.weight, bias
 
 
 def find_functional_head(calls: Sequence[LinearCall], logits: Tensor) -> FunctionalHead | None:
@@ -97,12 +99,12 @@ def find_functional_head(calls: Sequence[LinearCall], logits: Tensor) -> Functio
     16.0
     """
     for place in range(-1, -len(calls) - 1, -1):
-        _, answered = calls[place].rows()
-        if answered.shape != logits.shape:
+        if (len(calls[place].given), len(calls[place].weight)) != logits.shape:
             continue
-        scale, shift = _fit(answered.double(), logits.double())
+        answered = calls[place].answers()
+        scale, shift = _fit(answered, logits.double())
         size = logits.double().abs().amax().clamp_min(1e-12)
-        if (scale * answered.double() + shift - logits.double()).abs().amax() <= _TOLERANCE * size:
+        if (scale * answered + shift - logits.double()).abs().amax() <= _TOLERANCE * size:
             return FunctionalHead(place, float(scale), shift.to(logits.dtype))
     return None
 
