@@ -8,6 +8,7 @@ from scipy import sparse
 
 from offmap.discovery import discover, graph_groups
 from offmap.discovery.assign import Rows
+from offmap.discovery.calibrating import calibrate
 from offmap.discovery.class_sizes import ClassSizes, estimate_known_sizes, estimate_sizes
 from offmap.discovery.graph_groups import follow_neighbors, group_by_graph, merge_groups, name_groups, vote_share
 from offmap.discovery.inputs import hide_classes
@@ -57,8 +58,9 @@ def test_the_tree_joins_the_strongest_link_first(seed):
         best = max(strength(x, y) for x, y in combinations(members, 2))
         assert strength(a, b) == pytest.approx(best)
         weight = dense[np.ix_(members[a], members[b])].sum() / (dense.sum() / 12)
-        few, many = sorted((len(members[a]), len(members[b])))
-        assert tree.evidence[j] == pytest.approx(float(one_class_odds(weight, few, many)))
+        (few, volume), (many, _) = sorted((len(members[x]), dense[members[x]].sum()) for x in (a, b))
+        degree = volume / few / (dense.sum() / 12)
+        assert tree.evidence[j] == pytest.approx(float(one_class_odds(weight, few, many, degree)))
         members[12 + j] = members.pop(a) + members.pop(b)
     left = list(members)
     assert all(not dense[np.ix_(members[x], members[y])].any() for x, y in combinations(left, 2))
@@ -263,3 +265,44 @@ def test_half_of_the_classes_and_half_of_their_rows_are_hidden():
     np.testing.assert_array_equal(np.unique(given[given >= 0]), shown)
     assert np.bincount(given[given >= 0], minlength=10)[shown].tolist() == [10] * 5
     np.testing.assert_array_equal(hide_classes(truth, 3)[0], given)
+
+
+def test_long_links_are_weaker_than_short_ones():
+    rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    distances, near = nearest_neighbors(rows, 8)
+    plain, got = shared_neighbor_graph(near).toarray(), shared_neighbor_graph(near, distances).toarray()
+    scale = np.maximum(distances[:, 3], distances[:, -1] / 2)
+    for i, j in zip(*np.nonzero(plain), strict=True):
+        length = float(((rows[i] - rows[j]) ** 2).sum())
+        closeness = min(np.exp(1 - length / (scale[i] * scale[j])), 1)
+        assert got[i, j] == got[j, i] == pytest.approx(plain[i, j] * closeness, rel=1e-3)
+
+
+def test_hidden_known_classes_tell_how_coarse_classes_are():
+    rng = np.random.default_rng(0)
+    part = np.repeat(np.arange(36), 40)
+    truth = part // 3  # every class has three parts of its own
+    centres = 3 * rng.normal(size=(12, 16))[np.arange(36) // 3] + 0.9 * rng.normal(size=(36, 16))
+    rows = (centres[part] + 0.5 * rng.normal(size=(1440, 16))).astype(np.float32)
+    codes = np.where((truth < 8) & (np.arange(1440) % 2 == 0), truth, -1)
+    _, near = nearest_neighbors(rows, 20)
+    tree = build_tree(shared_neighbor_graph(near[:, :10]))
+    assert (calibrate(tree, near, codes, 8).evidence > tree.evidence).all()
+    few = np.where(codes < 3, codes, -1)
+    assert calibrate(tree, near, few, 3) is tree  # too few to hide some
+
+
+def test_scattered_rows_are_not_counted_as_classes():
+    rows, truth = classes([60] * 12, width=16, spread=0.35)
+    strange = 1.1 * np.random.default_rng(1).normal(size=(180, 16))
+    both = Rows(np.concatenate([rows, strange]).astype(np.float32))
+    codes = np.concatenate([np.where((truth < 6) & (np.arange(720) % 2 == 0), truth, -1), np.full(180, -1)])
+    assert group_by_graph(both, codes, 6).n_groups == pytest.approx(12, abs=1)
+
+
+def test_one_known_class_does_not_decide_how_large_the_others_are():
+    rows, truth = classes([30] * 40 + [200], width=24, spread=0.4)
+    codes = np.where((truth == 40) & (np.arange(len(truth)) % 2 == 0), 0, -1)
+    found = group_by_graph(Rows(rows), codes, 1)
+    assert found.n_groups == pytest.approx(41, abs=4)
+    assert (found.labels[truth == 40] == 0).mean() > 0.95

@@ -6,7 +6,7 @@ graph is in doubt, and gives way where the graph is clear.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from offmap.typing import FloatArray, IntArray
 
 SMALLEST = 4  # rows of a group that counts as a class
 COUNTED_NEIGHBORS = 10
+POOLED = 4.0  # labelled rows that the share of labels in all classes is worth for one class
 LEAST_SPREAD = 0.3  # of log sizes: no prior is narrower, since the sizes are estimates
 FIRST_SPREAD, FIRST_CLASSES = 1.0, 2.0  # what is assumed before any class is known, and the classes that is worth
+DOUBTED_SPREAD = 0.7  # the same, when rows left by known classes are divided by their size
 UNLABELED_SPREAD = 0.5  # of log sizes when no class is known
 CENTRE_STEP = 0.5  # between the typical sizes that are tried when no class is known
 LABEL_WEIGHT = 0.5  # labels may not be drawn evenly within a class, so they count half
@@ -50,6 +52,10 @@ class ClassSizes:
     difference: float
     n_rows: int
 
+    def shifted(self, by: float) -> ClassSizes:
+        """Return the same knowledge with novel classes larger than known ones by this difference of logs."""
+        return replace(self, centre=self.centre + by, difference=self.difference + by)
+
     def log_prior(self, novel: bool) -> FloatArray:
         """Return the log-density of sizes 1, 2, … relative to the typical size: a Cauchy distribution of log sizes."""
         centre = self.centre if novel else self.centre - self.difference
@@ -74,7 +80,7 @@ class ClassSizes:
             return len(counts)
         return int((self.log_prior(novel=True)[counts - 1] > IMPLAUSIBLE).sum())
 
-    def count(self, joined: int, tree_error: float = TREE_ERROR) -> tuple[float, float]:
+    def count(self, joined: int, tree_error: float = TREE_ERROR, n_noise: int = 0) -> tuple[float, float]:
         """Combine the number of groups that the tree gives with the number that the rows have room for.
 
         Rows that no known class accounts for, divided by the mean size of a class, are a second estimate of the number
@@ -87,6 +93,8 @@ class ClassSizes:
             Groups in the tree, known classes included.
         tree_error : float, default=TREE_ERROR
             The relative error of that number.
+        n_noise : int, default=0
+            Rows that belong to no class.
 
         Returns
         -------
@@ -100,9 +108,11 @@ class ClassSizes:
         logs = np.log(self.known)
         variance = (LEAST_SPREAD**2 + ((logs - logs.mean()) ** 2).sum()) / (n_known + 1)
         mean_size = np.exp(self.centre + min(variance, 1.0) / 2)
-        room = max((self.n_rows - self.known.sum()) / mean_size, 1.0)
+        room = max((self.n_rows - n_noise - self.known.sum()) / mean_size, 1.0)
         more = max(np.log(room / novel), 0.0)
-        error = ACCURATE**2 + variance * (1 / n_known + 1 / room) + (self.difference / 2) ** 2 + (more / 2) ** 2
+        # few known classes say little about the sizes of others
+        doubted = variance + FIRST_CLASSES * DOUBTED_SPREAD**2 / (FIRST_CLASSES + n_known)
+        error = ACCURATE**2 + doubted * (1 / n_known + 1 / room) + (self.difference / 2) ** 2 + (more / 2) ** 2
         weights = np.array([1 / tree_error**2, 1 / error])
         both = np.exp(np.average(np.log([novel, room]), weights=weights))
         return n_known + float(both), float(1 / np.sqrt(weights.sum()))
@@ -129,16 +139,21 @@ def estimate_sizes(tree: MergeTree, neighbors: IntArray, codes: IntArray, n_know
         return _most_likely(
             tree, codes, [ClassSizes(nothing, float(centre), UNLABELED_SPREAD, 0.0, n) for centre in centres]
         )
+    alike = sizes_like_known(neighbors, codes, n_known)
+    smaller = min(_compare_sizes(tree, codes), 0.0)
+    if smaller:
+        return alike.shifted(smaller)
+    steps = np.arange(0.0, max(np.log(n) - alike.centre, CENTRE_STEP), CENTRE_STEP)
+    return _most_likely(tree, codes, [alike.shifted(float(by)) for by in steps])
+
+
+def sizes_like_known(neighbors: IntArray, codes: IntArray, n_known: int) -> ClassSizes:
+    """Estimate how large classes are if novel ones are as large as known ones; parameters as in `estimate_sizes`."""
     known = estimate_known_sizes(neighbors, codes, n_known)
     logs = np.log(known)
     squares = FIRST_CLASSES * FIRST_SPREAD**2 + ((logs - logs.mean()) ** 2).sum()
     variance = squares / (FIRST_CLASSES + n_known) * (1 + 1 / n_known) + LEAST_SPREAD**2
-    centre, spread = float(logs.mean()), float(np.sqrt(variance))
-    smaller = min(_compare_sizes(tree, codes), 0.0)
-    if smaller:
-        return ClassSizes(known, centre + smaller, spread, smaller, n)
-    steps = np.arange(0.0, max(np.log(n) - centre, CENTRE_STEP), CENTRE_STEP)
-    return _most_likely(tree, codes, [ClassSizes(known, centre + float(by), spread, float(by), n) for by in steps])
+    return ClassSizes(known, float(logs.mean()), float(np.sqrt(variance)), 0.0, len(codes))
 
 
 def estimate_known_sizes(neighbors: IntArray, codes: IntArray, n_known: int) -> FloatArray:
@@ -158,9 +173,9 @@ def estimate_known_sizes(neighbors: IntArray, codes: IntArray, n_known: int) -> 
 
     Examples
     --------
-    >>> near = np.array([[1, 2], [0, 3], [0, 1], [0, 1]])  # four rows, one labelled of two neighbours each
-    >>> estimate_known_sizes(near, np.array([0, 0, -1, -1]), 1)
-    array([4.])
+    >>> near = np.array([[1, 2], [0, 3], [0, 1], [0, 1]])  # of two labelled rows, one labelled neighbour of two each
+    >>> estimate_known_sizes(near, np.array([0, 0, -1, -1]), 1).round(2)  # (2 - 1) of (3 - 1) others
+    array([3.])
     """
     labelled = np.flatnonzero(codes >= 0)
     own = codes[labelled]
@@ -169,10 +184,12 @@ def estimate_known_sizes(neighbors: IntArray, codes: IntArray, n_known: int) -> 
     counts = np.bincount(own, minlength=n_known).astype(np.float64)
     same = np.bincount(own, (found == own[:, None]).sum(axis=1), minlength=n_known)
     other = np.bincount(own, ((found >= 0) & (found != own[:, None])).sum(axis=1), minlength=n_known)
-    share_known, sizes = 1.0, counts
-    for _ in range(8):
-        overall = min((same.sum() + other.sum() / share_known) / (width * counts.sum()), 1.0)
-        share = np.minimum((same + other / share_known + width * overall) / (width * (counts + 1)), 1.0)
+    share_known, sizes = 1.0, counts * len(codes) / max(counts.sum(), 1.0)
+    for _ in range(12):
+        near = np.minimum((same + other / share_known) / (width * np.maximum(counts, 1)), 1.0)
+        share = near + (1 - near) / np.maximum(sizes, 1)  # neighbours are other rows: one labelled row is left out
+        overall = float(np.average(share, weights=counts))
+        share = np.minimum((counts * share + POOLED * overall) / (counts + POOLED), 1.0)
         sizes = counts / np.maximum(share, 1e-3)
         share_known = float(np.clip(sizes.sum() / len(codes), 0.05, 1.0))
     return np.minimum(sizes, len(codes))

@@ -15,9 +15,11 @@ import numpy as np
 from scipy import sparse
 
 from offmap.discovery.assign import Rows
+from offmap.discovery.calibrating import FEWEST_CLASSES, calibrate
 from offmap.discovery.class_sizes import SMALLEST, TREE_ERROR, ClassSizes, estimate_sizes
 from offmap.discovery.kmeans import class_means, lloyd
 from offmap.discovery.merging import MergeTree, build_tree, one_class_odds
+from offmap.discovery.outliers import COMPANY, ENOUGH_LABELS, LOST, conformal_limit
 from offmap.discovery.space import group
 from offmap.graph import labelled_eigenvectors, nearest_neighbors, shared_neighbor_graph
 from offmap.graph.adjacency import Matrix
@@ -25,14 +27,19 @@ from offmap.graph.build import directed_graph
 from offmap.graph.features import PER_CLASS
 from offmap.neighbors import Bank
 from offmap.neighbors.vectors import unit_and_length
-from offmap.typing import Float32Array, IntArray
+from offmap.typing import Float32Array, FloatArray, IntArray
 
 NEIGHBORS = 10  # of the graph that rows are joined over
 MOST_NEIGHBORS = 20  # of the graph whose eigenvectors are used
 GRAPH_ROWS = 30_000  # a graph is built over so many rows at most, the others follow their neighbours
 SHIFTS = (4.0, -4.0)  # of the merge test, when a number of groups is asked for: from few groups to many
 HALVINGS = 4
-CERTAIN = 0.02  # the relative error of a number of groups that a shift of the merge test does not change
+CERTAIN = 0.15  # the relative error of a number of groups that a shift of the merge test does not change
+AGREED_SHIFTS = (-2.0, -1.0, 0.0, 1.0)  # tried where there are too few known classes to hide some
+AGREED_STEPS = 20
+ALMOST = 0.005  # of the adjusted mutual information: less is noise
+LOOSE = 0.1  # the share of known classes that fewer links stay inside of than inside of a group of noise
+MUCH_NOISE = 0.06  # of the unlabelled rows
 LEAST_SHARE = 0.05  # of a row's links inside its group: one row without any must not decide
 Z = 1.64  # standard errors on both sides of the number of classes: 90 %
 
@@ -91,8 +98,8 @@ def group_by_graph(rows: Rows, codes: IntArray, n_known: int, k: int | None = No
     if len(rows) <= SMALLEST or (k is not None and k >= len(rows) - 1):
         found = group(rows, k or max(n_known, 1), seed, codes if n_known else None, n_known)[0]
         return GraphGroups(found, k or max(n_known, 1), np.ones(len(rows), np.float32), (1, len(rows)), {})
-    _, near = nearest_neighbors(rows.block(0, len(rows)), min(MOST_NEIGHBORS, len(rows) - 1))
-    problem = _Problem(near, codes, n_known, seed)
+    distances, near = nearest_neighbors(rows.block(0, len(rows)), min(MOST_NEIGHBORS, len(rows) - 1))
+    problem = _Problem(distances, near, codes, n_known, seed)
     labels, interval, steps = problem.find() if k is None else (problem.divide(k), (k, k), {})
     n_groups = max(int(labels.max()) + 1, n_known)
     return GraphGroups(labels, n_groups, vote_share(problem.graph, labels), interval, steps)
@@ -101,21 +108,25 @@ def group_by_graph(rows: Rows, codes: IntArray, n_known: int, k: int | None = No
 class _Problem:
     """One set of rows: its graph, its tree of joins, the sizes of its classes and, when needed, its eigenvectors."""
 
-    def __init__(self, near: IntArray, codes: IntArray, n_known: int, seed: int) -> None:
+    def __init__(self, distances: FloatArray, near: IntArray, codes: IntArray, n_known: int, seed: int) -> None:
         self.near, self.codes, self.n_known, self.seed = near, codes, n_known, seed
+        self.reach = distances[:, :COMPANY].mean(axis=1)
         self.forced = codes if n_known else None
-        self.graph = shared_neighbor_graph(near[:, :NEIGHBORS])
-        self.tree: MergeTree = build_tree(self.graph)
+        self.graph = shared_neighbor_graph(near[:, :NEIGHBORS], distances[:, :NEIGHBORS])
+        self.tree: MergeTree = calibrate(build_tree(self.graph), near, codes, n_known, seed)
         self.sizes: ClassSizes = estimate_sizes(self.tree, near, codes, n_known)
         self.score = self.sizes.group_score(int((codes >= 0).sum()))
         self.vectors = np.zeros((len(near), 0))
+        self.shift = 0.0  # of the merge test
         self.joined: dict[float, IntArray] = {}  # groups by the shift of the merge test
 
     def find(self) -> tuple[IntArray, tuple[int, int], dict[str, float]]:
         """Return groups when their number is not known, the interval of that number, and the numbers on the way."""
+        self.shift = self.agree() if self.n_known < FEWEST_CLASSES else 0.0
         count, fewer, more = (self.plausible(self.join(shift)) for shift in (0.0, 1.0, -1.0))
         change = math.log(max(more - self.n_known, 1) / max(fewer - self.n_known, 1))
-        estimate, error = self.sizes.count(count, min(CERTAIN + abs(change), TREE_ERROR))
+        strange = int(np.isin(self.join(), self.noise(self.join())).sum())
+        estimate, error = self.sizes.count(count, min(CERTAIN + abs(change), TREE_ERROR), strange)
         k = max(round(estimate), self.n_known, 1)
         labels = self.divide(k)
         novel = k - self.n_known
@@ -149,16 +160,63 @@ class _Problem:
         return max(len(np.unique(labels[labels >= self.n_known])) + self.n_known, 1)
 
     def plausible(self, labels: IntArray) -> int:
-        """Return how many groups there are without those whose size no class is likely to have: a few odd rows."""
-        novel = np.bincount(labels, minlength=self.n_known)[self.n_known :]
+        """Return how many groups there are without noise and those whose size no class is likely to have."""
+        sizes = np.bincount(labels, minlength=self.n_known)
+        sizes[self.noise(labels)] = 0
+        novel = sizes[self.n_known :]
         return self.n_known + self.sizes.count_plausible(novel[novel > 0])
+
+    def noise(self, labels: IntArray) -> IntArray:
+        """Return the novel groups that are rows of no class: far from each other, and not held together by links.
+
+        Known classes set both limits: half of the rows are farther from their nearest four than all but 5 % of
+        the labelled rows, and fewer links stay inside than in nine of ten known classes. A few such rows may as well be
+        small classes, so they count as noise only where there are many.
+        """
+        labelled = self.codes >= 0
+        if self.n_known < FEWEST_CLASSES or labelled.sum() < ENOUGH_LABELS:
+            return np.zeros(0, np.int64)
+        n_groups = int(labels.max()) + 1
+        far = self.reach > conformal_limit(self.reach[labelled], LOST)
+        free = np.flatnonzero(~labelled)
+        sizes = np.maximum(np.bincount(labels[free], minlength=n_groups), 1)
+        alone = np.bincount(labels[free], far[free], minlength=n_groups) / sizes
+        inside = np.bincount(labels[free], vote_share(self.graph, labels)[free], minlength=n_groups) / sizes
+        usual = inside[: self.n_known][np.bincount(labels[free], minlength=n_groups)[: self.n_known] > 0]
+        if not len(usual):
+            return np.zeros(0, np.int64)
+        loose = (alone > 0.5) & (inside < np.quantile(usual, LOOSE)) & (np.arange(n_groups) >= self.n_known)
+        return np.flatnonzero(loose) if sizes[loose].sum() > MUCH_NOISE * len(free) else np.zeros(0, np.int64)
 
     def join(self, shift: float = 0.0) -> IntArray:
         """Return groups from the tree of joins, known classes first; rows of tiny groups follow their neighbours."""
+        shift += self.shift
         if shift not in self.joined:
             found = name_groups(self.tree.cut(shift, self.codes, self.score), self.codes, self.n_known)
             self.joined[shift] = follow_neighbors(self.graph, found, np.flatnonzero(found < 0))
         return self.joined[shift]
+
+    def agree(self) -> float:
+        """Return the shift under which the tree's groups agree best with k-means on as many groups of eigenvectors.
+
+        Two ways to form groups differ less where classes are than where they are cut or mixed, so this stands in for
+        known classes where there are too few to hide some. Of shifts that agree almost as well the smallest is taken.
+        """
+        from sklearn.metrics import adjusted_mutual_info_score
+
+        joined = [self.join(shift) for shift in AGREED_SHIFTS]
+        numbers = [self.number(labels) for labels in joined]
+        self.features(min(max(numbers), len(self.near) - 2))  # the most eigenvectors once
+        agreement: dict[int, float] = {}
+        for labels, k in zip(joined, numbers, strict=True):
+            if k not in agreement and 1 < k < len(self.near) - 1:
+                other = group(Rows(self.features(k)), k, self.seed, self.forced, self.n_known, max_iter=AGREED_STEPS)[0]
+                agreement[k] = float(adjusted_mutual_info_score(labels, other))
+        if not agreement:
+            return 0.0
+        near_best = max(agreement.values()) - ALMOST
+        chosen = [s for s, k in zip(AGREED_SHIFTS, numbers, strict=True) if agreement.get(k, -1.0) >= near_best]
+        return min(chosen, key=abs)
 
     def join_to(self, k: int) -> IntArray | None:
         """Return `k` groups from the tree, `None` if it has fewer.
@@ -255,9 +313,19 @@ def merge_groups(graph: Matrix, labels: IntArray, n_known: int, k: int) -> IntAr
         How many groups to stop at.
     """
     sizes = np.bincount(labels, minlength=n_known).astype(np.float64)
+    degree = max(float(graph.sum()) / len(labels), 1e-300)
+    volume = np.bincount(labels, np.asarray(graph.sum(axis=1)).ravel(), minlength=n_known) / degree
     inside = _members(labels, np.ones(len(labels), bool), len(sizes))
-    links = (inside.T @ graph @ inside).toarray() / max(float(graph.sum()) / len(labels), 1e-300)
-    odds = one_class_odds(links, np.minimum(sizes[:, None], sizes), np.maximum(sizes[:, None], sizes))
+    links = (inside.T @ graph @ inside).toarray() / degree
+
+    def odds_of(one: int) -> FloatArray:
+        less, means = np.minimum(sizes[one], sizes), volume / np.maximum(sizes, 1)
+        own = np.where(
+            sizes < sizes[one], means, np.where(sizes > sizes[one], means[one], np.minimum(means, means[one]))
+        )
+        return one_class_odds(links[one], less, np.maximum(sizes[one], sizes), own)
+
+    odds = np.stack([odds_of(one) for one in range(len(sizes))])
     np.fill_diagonal(odds, -np.inf)
     odds[:n_known, :n_known] = -np.inf
     target = np.arange(len(sizes))
@@ -269,7 +337,8 @@ def merge_groups(graph: Matrix, labels: IntArray, n_known: int, k: int) -> IntAr
         links[a] += links[b]
         links[:, a] += links[:, b]
         sizes[a] += sizes[b]
-        new = one_class_odds(links[a], np.minimum(sizes[a], sizes), np.maximum(sizes[a], sizes))
+        volume[a] += volume[b]
+        new = odds_of(a)
         new[~np.isfinite(odds[a]) | ~np.isfinite(odds[b])] = -np.inf  # two known classes, or gone already
         odds[a], odds[:, a] = new, new
         odds[b], odds[:, b] = -np.inf, -np.inf

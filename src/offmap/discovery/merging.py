@@ -17,9 +17,10 @@ from offmap.graph.adjacency import Matrix
 from offmap.typing import FloatArray, IntArray
 
 # The log-odds that two sides of a join are one class: LINK · log(weight between them, in mean degrees)
-# + SMALLER · log(rows of the smaller side) + LARGER · log(rows of the larger) + CONSTANT. Fitted once by logistic
-# regression on joins of the problems in benchmarks/uneven.py with seed 0, true classes known.
-LINK, SMALLER, LARGER, CONSTANT = 2.17, -0.97, -0.61, 5.23
+# + SMALLER · log(rows of the smaller side) + LARGER · log(rows of the larger) + DEGREE · log(mean degree of the rows of
+# the smaller side, in mean degrees of all) + CONSTANT. Fitted once by logistic regression, true classes known, on joins
+# of the problems in benchmarks/uneven.py, and of others from the same sets, with seeds 10 and 11.
+LINK, SMALLER, LARGER, DEGREE, CONSTANT = 1.15, -1.33, -0.11, 1.72, 4.63
 TRUSTED = 3  # a side with fewer rows has too few links for a test
 UNTESTED = 4.0  # the log-odds of a join that cannot be tested
 WRONG = 3.0  # what a labelled row in a group that is not of its class costs
@@ -185,14 +186,15 @@ def build_tree(graph: Matrix) -> MergeTree:
     ]
     heapq.heapify(heap)
     joins: list[tuple[int, int]] = []
-    tests: list[tuple[float, int, int]] = []
+    tests: list[tuple[float, int, int, float]] = []
     while heap:
         _, a, b, at_a, at_b = heapq.heappop(heap)
         if version[a] != at_a or version[b] != at_b:
             continue
         if len(links[a]) < len(links[b]):
             a, b = b, a
-        tests.append((links[a][b], *sorted((size[a], size[b]))))
+        less, more = (a, b) if (size[a], volume[a]) <= (size[b], volume[b]) else (b, a)
+        tests.append((links[a][b], size[less], size[more], volume[less]))
         joins.append((node[a], node[b]))
         _pour(links, a, b)
         volume[a] += volume[b]
@@ -204,8 +206,8 @@ def build_tree(graph: Matrix) -> MergeTree:
             x, y = (a, other) if a < other else (other, a)
             score = -weight / (volume[x] * volume[y]) ** 0.5
             heapq.heappush(heap, (score, x, y, version[x], version[y]))
-    weight, smaller, larger = np.array(tests, np.float64).reshape(-1, 3).T
-    odds = one_class_odds(weight / degree, smaller, larger)
+    weight, smaller, larger, held = np.array(tests, np.float64).reshape(-1, 4).T
+    odds = one_class_odds(weight / degree, smaller, larger, held / smaller / degree)
     return MergeTree(np.array(joins, np.int64).reshape(-1, 2), odds, smaller >= TRUSTED, n)
 
 
@@ -222,7 +224,18 @@ def _pour(links: list[dict[int, float]], a: int, b: int) -> None:
     links[b] = {}
 
 
-def one_class_odds(weight: FloatArray, smaller: FloatArray, larger: FloatArray) -> FloatArray:
-    """Return the log-odds that two groups with this weight between them, in mean degrees, are one class."""
-    link = np.log(np.maximum(weight, 1e-12))
-    return LINK * link + SMALLER * np.log(np.maximum(smaller, 1)) + LARGER * np.log(np.maximum(larger, 1)) + CONSTANT
+def one_class_odds(weight: FloatArray, smaller: FloatArray, larger: FloatArray, degree: FloatArray) -> FloatArray:
+    """Return the log-odds that two groups are one class.
+
+    Parameters
+    ----------
+    weight : ndarray of float64
+        Of the links between them, in mean degrees of all rows.
+    smaller, larger : ndarray of float64
+        Their numbers of rows.
+    degree : ndarray of float64
+        The mean degree of the rows of the smaller one, relative to that of all rows.
+    """
+    link, own = np.log(np.maximum(weight, 1e-12)), np.log(np.maximum(degree, 1e-12))
+    sizes = SMALLER * np.log(np.maximum(smaller, 1)) + LARGER * np.log(np.maximum(larger, 1))
+    return LINK * link + sizes + DEGREE * own + CONSTANT

@@ -119,16 +119,25 @@ def directed_graph(neighbors: npt.NDArray[np.int64]) -> Matrix:
     return sparse.csr_array(edges, shape=(n, n))
 
 
-def shared_neighbor_graph(neighbors: npt.NDArray[np.int64]) -> Matrix:
+def shared_neighbor_graph(
+    neighbors: npt.NDArray[np.int64], distances: npt.NDArray[np.float64] | None = None, near: int = 4
+) -> Matrix:
     """Weigh the edges of a neighbour graph by the share of neighbours that both ends have in common.
 
     The weight is the Jaccard index of the two lists of neighbours, each row counted in its own list. Edges that leave a
-    class become weak, also where the class has fewer rows than there are neighbours.
+    class become weak, also where the class has fewer rows than there are neighbours. With distances an edge is weaker
+    the longer it is beside the distances of both ends to their own nearest rows, by ``exp(1 - d² / (s_i s_j))``: a few
+    rows far from all others then hold together.
 
     Parameters
     ----------
     neighbors : ndarray of int64
         For each row the numbers of its nearest others.
+    distances : ndarray of float64 or None, default=None
+        The distances to them.
+    near : int, default=4
+        The neighbour whose distance is the scale s of a row, but at least half the distance to the last one: copies
+        of a row say nothing about how far apart rows of a class are.
 
     Returns
     -------
@@ -150,8 +159,30 @@ def shared_neighbor_graph(neighbors: npt.NDArray[np.int64]) -> Matrix:
         part = slice(start, start + PAIRS)
         shared[part] = np.asarray(lists[pairs.row[part]].multiply(lists[pairs.col[part]]).sum(axis=1)).ravel()
     weights = shared / (2 * (k + 1) - shared)
+    if distances is not None:
+        weights *= _closeness(neighbors, distances, near, pairs.row, pairs.col)
     upper = sparse.csr_array((weights, (pairs.row, pairs.col)), shape=(n, n))
     return (upper + upper.T).tocsr()
+
+
+def _closeness(
+    neighbors: npt.NDArray[np.int64],
+    distances: npt.NDArray[np.float64],
+    near: int,
+    starts: npt.NDArray[Any],
+    ends: npt.NDArray[Any],
+) -> npt.NDArray[np.float64]:
+    """Return for each edge, seen from either end, how short it is beside the scales of its two ends: 1 at most."""
+    n, k = neighbors.shape
+    scale = np.maximum(distances[:, min(near, k) - 1], distances[:, -1] / 2)
+    scale = np.maximum(scale, 1e-12)
+    squares = sparse.csr_array(
+        (distances.reshape(-1) ** 2 + 1e-24, directed_graph(neighbors).indices, np.arange(0, n * k + 1, k)),
+        shape=(n, n),
+    )
+    length = np.asarray(squares.maximum(squares.T)[starts, ends]).ravel()
+    closeness: npt.NDArray[np.float64] = np.exp(np.minimum(1 - length / (scale[starts] * scale[ends]), 0))
+    return closeness
 
 
 def label_connections(labels: Any, transition: Matrix | None = None) -> Matrix:
