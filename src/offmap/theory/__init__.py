@@ -6,6 +6,7 @@ Every formula is a function on NumPy arrays; reports are small objects whose tex
 from offmap.metrics.kmeans_measure import kmeans_measure
 from offmap.theory.advice import Advice, label_advice
 from offmap.theory.class_perturbation import class_perturbation, intuitive_bound
+from offmap.theory.clipped_outputs import make_row_sums_positive, output_reduction_gap
 from offmap.theory.clipping import clip_report
 from offmap.theory.contrast import (
     alignment_identity,
@@ -17,6 +18,7 @@ from offmap.theory.contrast import (
     simclr_matrix,
     vmf_posterior,
 )
+from offmap.theory.convergence import density_convergence
 from offmap.theory.density import (
     bayes_threshold,
     cap_area,
@@ -26,6 +28,7 @@ from offmap.theory.density import (
     neighbour_report,
 )
 from offmap.theory.diagnose import explain
+from offmap.theory.error_bounds import clustering_error, probe_error_bound, ratio_coverage
 from offmap.theory.findings import Finding, Findings
 from offmap.theory.normality import henze_zirkler, normality_by_class
 from offmap.theory.perturbation import (
@@ -55,7 +58,9 @@ __all__ = [
     "cap_area",
     "class_perturbation",
     "clip_report",
+    "clustering_error",
     "coverage",
+    "density_convergence",
     "discovery_bound",
     "esn_excess",
     "esn_mean",
@@ -75,12 +80,16 @@ __all__ = [
     "knn_density",
     "label_advice",
     "linear_probe_error",
+    "make_row_sums_positive",
     "mean_classifier_bound",
     "measure_gradient",
     "neighbour_report",
     "normality_by_class",
     "optimal_prototypes",
+    "output_reduction_gap",
     "perturbation_report",
+    "probe_error_bound",
+    "ratio_coverage",
     "reduction_surface",
     "residual",
     "residual_identity",
