@@ -80,7 +80,7 @@ def clustering_error(Z: npt.ArrayLike, labels: npt.ArrayLike) -> ClusteringError
 
 @dataclass(frozen=True)
 class ProbeErrorBound:
-    """What the thesis says about the error of a linear probe on all novel classes (section 6.4.3, theorem 6.7).
+    """The error of a linear probe on all novel classes, and its bounds (thesis, section 6.4.3, theorem 6.7).
 
     Attributes
     ----------
