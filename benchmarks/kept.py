@@ -25,6 +25,21 @@ def add(file: Path, part: dict[str, Any]) -> None:
         opened.write(json.dumps(held, indent=1) + "\n")
 
 
+def holds(file: Path, keys: list[str]) -> bool:
+    """Tell whether there is a result under these keys, each within the one before."""
+    held: Any = read(file)
+    for key in keys:
+        held = held.get(key, {})
+    return bool(held)
+
+
+def nest(keys: list[str], found: dict[str, Any]) -> dict[str, Any]:
+    """Put a result under these keys, for `add`."""
+    for key in reversed(keys):
+        found = {key: found}
+    return found
+
+
 def _merge(held: dict[str, Any], part: dict[str, Any]) -> None:
     for key, value in part.items():
         if isinstance(value, dict) and isinstance(held.get(key), dict):

@@ -22,19 +22,27 @@ WITHOUT_DEPENDENCIES = ("pytorch-ood==0.4.0", "torchvision==0.29.2")  # torchvis
 
 def environment() -> Path:
     """The interpreter of the peers' environment, made when it is not there."""
-    constraints = ROOT / "constraints.txt"
-    wanted = repr((PLAIN, WITHOUT_DEPENDENCIES, sys.version_info[:2]))
+    constrained = ("--constraint", str(ROOT / "constraints.txt"))
+    return make_environment("peers", PLAIN, WITHOUT_DEPENDENCIES, constrained)
+
+
+def make_environment(
+    name: str, plain: tuple[str, ...], bare: tuple[str, ...] = (), options: tuple[str, ...] = ()
+) -> Path:
+    """The interpreter of an environment with these packages, made when it is not there; `bare` without dependencies."""
+    wanted = repr((plain, bare, sys.version_info[:2]))
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    folder = cache / "offmap" / f"peers-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
+    folder = cache / "offmap" / f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
     python = folder / "bin" / "python"
     ready = folder / ".ready"
     if ready.exists():
         return python
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(constraints)]
-    subprocess.run([*install, *PLAIN], check=True)
-    subprocess.run([*install, "--no-deps", *WITHOUT_DEPENDENCIES], check=True)
+    install = [str(python), "-m", "pip", "install", "--quiet", *options]
+    subprocess.run([*install, *plain], check=True)
+    if bare:
+        subprocess.run([*install, "--no-deps", *bare], check=True)
     ready.touch()
     return python
 

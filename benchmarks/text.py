@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def oos(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]
     for variant in ("full", "small", "imbalanced"):
         for seed in options.seeds[:1] if variant == "full" else options.seeds:
             keys = ["oos", variant, str(seed)]
-            if done(keys):
+            if kept.holds(RESULTS, keys):
                 continue
             rng = np.random.default_rng(seed)
             sizes = {"full": np.full(n, 100), "small": np.full(n, 50), "imbalanced": rng.choice(IMBALANCED, n)}
@@ -100,40 +100,48 @@ def open_test(data: dict[str, Rows]) -> Rows:
 
 def open_intents(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Accuracy, F1 of known classes and F1 of the open one."""
-    from sklearn.metrics import f1_score
-
     for name in options.sets:
         data = load(name)
-        rows, labels = data["train"]
-        held_rows, held_labels = data["val" if "val" in data else "dev"]
         for ratio, seed in ((ratio, seed) for seed in options.seeds for ratio in options.ratios):
             keys = ["open", name, str(ratio), str(seed)]
-            if done(keys):
-                continue
-            classes = choose(labels, ratio, seed)
-            numbers = np.full(labels.max() + 2, -1)
-            numbers[classes] = np.arange(len(classes))
-            own, held = numbers[labels] >= 0, numbers[held_labels] >= 0
-            head = train_head(rows[own], numbers[labels[own]], len(classes))
-            known = offmap.Activations(rows[own], head, labels=numbers[labels[own]])
-            test, truth = open_test(data)
-            truth = numbers[truth]
-            found: dict[str, Any] = {}
-            for method in OPEN_METHODS:
-                detector = offmap.detector(method).fit(known)
-                scores = detector.score(offmap.Activations(test, head))
-                aside = detector.score(offmap.Activations(held_rows[held], head))
-                for tpr in TPRS:
-                    said = head(test).argmax(axis=1)
-                    said[scores < np.quantile(aside, 1 - tpr)] = -1
-                    each = f1_score(truth, said, labels=np.arange(-1, len(classes)), average=None, zero_division=0)
-                    found[f"{method} at {tpr}"] = {
-                        "accuracy": percent((truth == said).mean()),
-                        "f1_known": percent(each[1:].mean()),
-                        "f1_open": percent(each[0]),
-                        "f1": percent(each.mean()),
-                    }
-            yield keys, found
+            if not kept.holds(RESULTS, keys):
+                yield keys, measure_open(data, ratio, seed, OPEN_METHODS)
+
+
+def measure_open(data: dict[str, Rows], ratio: float, seed: int, methods: Sequence[str]) -> dict[str, Any]:
+    """Measure detectors over a head for the known classes, each at the thresholds of `TPRS`."""
+    rows, labels = data["train"]
+    held_rows, held_labels = data["val" if "val" in data else "dev"]
+    classes = choose(labels, ratio, seed)
+    numbers = np.full(labels.max() + 2, -1)
+    numbers[classes] = np.arange(len(classes))
+    own, held = numbers[labels] >= 0, numbers[held_labels] >= 0
+    head = train_head(rows[own], numbers[labels[own]], len(classes))
+    known = offmap.Activations(rows[own], head, labels=numbers[labels[own]])
+    test, truth = open_test(data)
+    truth = numbers[truth]
+    found: dict[str, Any] = {}
+    for method in methods:
+        detector = offmap.detector(method).fit(known)
+        scores = detector.score(offmap.Activations(test, head))
+        aside = detector.score(offmap.Activations(held_rows[held], head))
+        for tpr in TPRS:
+            said = np.where(scores < np.quantile(aside, 1 - tpr), -1, head(test).argmax(axis=1))
+            found[f"{method} at {tpr}"] = score_open(truth, said, len(classes))
+    return found
+
+
+def score_open(truth: np.ndarray, said: np.ndarray, n_known: int) -> dict[str, float]:
+    """TEXTOIR's measures; -1 is the open class."""
+    from sklearn.metrics import f1_score
+
+    each = f1_score(truth, said, labels=np.arange(-1, n_known), average=None, zero_division=0)
+    return {
+        "accuracy": percent((truth == said).mean()),
+        "f1_known": percent(each[1:].mean()),
+        "f1_open": percent(each[0]),
+        "f1": percent(each.mean()),
+    }
 
 
 def choose(labels: np.ndarray, ratio: float, seed: int) -> np.ndarray:
@@ -146,61 +154,61 @@ def percent(value: Any) -> float:
     return round(100 * float(value), 2)
 
 
+def new_intent_labels(truth: np.ndarray, ratio: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels of a tenth of the known classes' rows, -1 elsewhere, and the known classes."""
+    classes = choose(truth, ratio, seed)
+    sizes = np.zeros(int(truth.max()) + 1, int)
+    sizes[classes] = np.maximum(1, np.round(LABELLED * np.bincount(truth)[classes]))
+    labels = np.full(len(truth), -1)
+    places = draw(truth, sizes, np.random.default_rng(seed))
+    labels[places] = truth[places]
+    return labels, classes
+
+
+def score_groups(truth: np.ndarray, answers: np.ndarray, classes: np.ndarray) -> dict[str, Any]:
+    """Accuracy after matching groups to classes one to one, and mutual information."""
+    found = open_world_accuracy(truth, answers, classes)
+    return {
+        "accuracy": percent(found.all),
+        "known": percent(found.known),
+        "novel": percent(found.novel),
+        "nmi": percent(normalized_mutual_info(truth, answers)),
+        "n_classes": len(np.unique(answers)),
+    }
+
+
 def new_intents(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Accuracy on the test queries of all intents, those without a label among them."""
     for name in options.sets:
         data = load(name)
         rows, truth = data["train"]
-        test, test_truth = data["test"]
-        n = int(truth.max()) + 1
         for ratio, seed in ((ratio, seed) for seed in options.seeds for ratio in options.ratios):
-            rng = np.random.default_rng(seed)
-            classes = choose(truth, ratio, seed)
-            sizes = np.zeros(n, int)
-            sizes[classes] = np.maximum(1, np.round(LABELLED * np.bincount(truth, minlength=n)[classes]))
-            labels = np.full(len(truth), -1)
-            places = draw(truth, sizes, rng)
-            labels[places] = truth[places]
-            for method in options.methods:
-                for given in options.counts:
-                    keys = ["discover", name, str(ratio), str(seed), f"{method}, K {given}"]
-                    if done(keys):
-                        continue
-                    k = n if given == "given" else None
-                    if method == "discover":
-                        groups = discover(rows, labels, k or "auto", seed=seed).labels
-                        present, numbers = np.unique(groups, return_inverse=True)
-                        (head,) = fit_strengths(rows, numbers, (10.0,))
-                        answers = present[head(test).argmax(axis=1)]
-                    else:
-                        answers = learn(rows, labels, k, seed=seed, progress=False).predict(test)
-                    found = open_world_accuracy(test_truth, answers, classes)
-                    yield (
-                        keys,
-                        {
-                            "accuracy": percent(found.all),
-                            "known": percent(found.known),
-                            "novel": percent(found.novel),
-                            "nmi": percent(normalized_mutual_info(test_truth, answers)),
-                            "n_classes": len(np.unique(answers)),
-                        },
-                    )
+            labels, classes = new_intent_labels(truth, ratio, seed)
+            for method, given in ((method, given) for method in options.methods for given in options.counts):
+                keys = ["discover", name, str(ratio), str(seed), f"{method}, K {given}"]
+                if not kept.holds(RESULTS, keys):
+                    k = int(truth.max()) + 1 if given == "given" else None
+                    answers = answer_tests(method, rows, labels, k, seed, data["test"][0])
+                    yield keys, score_groups(data["test"][1], answers, classes)
+
+
+def answer_tests(
+    method: str, rows: np.ndarray, labels: np.ndarray, k: int | None, seed: int, test: np.ndarray
+) -> np.ndarray:
+    """Groups of test rows."""
+    if method == "learn":
+        return learn(rows, labels, k, seed=seed, progress=False).predict(test)
+    present, numbers = np.unique(discover(rows, labels, k or "auto", seed=seed).labels, return_inverse=True)
+    (head,) = fit_strengths(rows, numbers, (10.0,))
+    return present[head(test).argmax(axis=1)]
 
 
 PARTS = {"oos": oos, "open": open_intents, "discover": new_intents}
 
 
-def done(keys: list[str]) -> bool:
-    """Tell whether the results hold this already."""
-    held: Any = kept.read(RESULTS)
-    for key in keys:
-        held = held.get(key, {})
-    return bool(held)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []])
+    parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS)
@@ -209,10 +217,7 @@ def main() -> None:
     options = parser.parse_args()
     for part in options.parts:
         for keys, found in PARTS[part](options):
-            nested: dict[str, Any] = found
-            for key in reversed(keys):
-                nested = {key: nested}
-            kept.add(RESULTS, nested)
+            kept.add(RESULTS, kept.nest(keys, found))
             print(" ".join(keys), found, flush=True)
 
 

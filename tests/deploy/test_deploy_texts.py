@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
 import offmap
 from offmap.activations import Head
@@ -15,6 +18,7 @@ from offmap.deploy.text_head import STRENGTHS, fit_strengths, train_head
 from offmap.deploy.texts import TextReader, prepare_texts
 from offmap.errors import InputError, StoreError
 from offmap.openworld import Deployment
+from offmap.openworld.learners import linear_head
 from text_kit import FOREIGN, encode_words, known_texts
 
 ENCODER = offmap.TextEncoder(encode_words)
@@ -73,6 +77,20 @@ def test_the_head_is_the_best_of_those_tried_in_cross_validation() -> None:
     with pytest.raises(InputError, match="4 classes but texts of 3"):
         train_head(rows, labels, 4)
     assert isinstance(train_head(rows[[0, 12]], np.array([0, 1]), 2), Head)  # one text each: nothing to validate on
+
+
+@pytest.mark.parametrize("standardised", [False, True])
+def test_heads_of_many_classes_are_trained_to_the_end(standardised: bool) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(2000) % 100
+    rows = rng.normal(size=(100, 32))[labels] + 1.2 * rng.normal(size=(2000, 32))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    head = linear_head(rows, labels, 100) if standardised else next(fit_strengths(rows, labels, (10.0,)))
+    spread = rows.std(axis=0) * np.sqrt(32) if standardised else np.sqrt(rows.var(axis=0).sum())
+    scaled = (rows - rows.mean(axis=0)) / spread
+    end = LogisticRegression(C=10, tol=1e-7, max_iter=500).fit(scaled, labels)
+    reached, best = (log_loss(labels, found) for found in (softmax(head(rows), axis=1), end.predict_proba(scaled)))
+    assert reached < 1.02 * best  # the mean gradient of many classes is small from the start: not a reason to stop
 
 
 def test_directions_that_hardly_vary_do_not_count_as_much_as_others() -> None:

@@ -13,6 +13,7 @@ from offmap.typing import Array, Float32Array, IntArray
 
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)
 FOLDS = 3
+TOLERANCE = 1e-5  # of the mean gradient, which is small from the start where there are many classes
 
 
 def train_head(features: Array, labels: IntArray, n_classes: int, seed: int = 0) -> Head:
@@ -71,7 +72,7 @@ def fit_strengths(features: Float32Array, labels: IntArray, strengths: tuple[flo
     centre = features.mean(axis=0)
     scale = 1 / max(float(np.sqrt(np.square(features - centre).sum(axis=1).mean())), 1e-12)
     rows = (features - centre) * np.float32(scale)
-    model: Any = LogisticRegression(max_iter=200, tol=1e-3, warm_start=True)
+    model: Any = LogisticRegression(max_iter=200, tol=TOLERANCE, warm_start=True)
     for strength in strengths:
         model.set_params(C=strength).fit(rows, labels)
         weight, bias = model.coef_ * scale, model.intercept_

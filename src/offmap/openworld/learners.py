@@ -111,7 +111,7 @@ def linear_head(features: Array, labels: Array, n_classes: int, strength: float 
         return Head(np.zeros((1, rows.shape[1])))
     centre, spread = rows.mean(axis=0), rows.std(axis=0)
     scale = 1 / ((spread + 1e-6 * spread.max() + 1e-12) * np.sqrt(rows.shape[1]))
-    model = LogisticRegression(C=strength, max_iter=200, tol=1e-3).fit((rows - centre) * scale, labels)
+    model = LogisticRegression(C=strength, max_iter=200, tol=1e-5).fit((rows - centre) * scale, labels)
     weight, bias = model.coef_, model.intercept_
     if n_classes == 2:  # scikit-learn keeps one row for two classes
         weight, bias = np.concatenate([-weight / 2, weight / 2]), np.concatenate([-bias / 2, bias / 2])
