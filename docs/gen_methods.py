@@ -9,6 +9,7 @@ from pathlib import Path
 
 from offmap.detection import Score, methods
 from offmap.detection.base import Component
+from offmap.detection.registry import describe_signature
 
 PAGE = Path(__file__).parent / "reference" / "methods.md"
 
@@ -19,7 +20,7 @@ def table(kinds: list[type[Component]]) -> str:
     for kind in kinds:
         summary = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         fits = kind.fits if isinstance(kind.fits, tuple) else ("features",)
-        cells = [f"`{kind.name}`", summary, ", ".join(kind.reads), ", ".join(fits) or "–", kind.paper]
+        cells = [f"`{describe_signature(kind)}`", summary, ", ".join(kind.reads), ", ".join(fits) or "–", kind.paper]
         lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
     return "\n".join(lines)
 
@@ -32,8 +33,8 @@ def page() -> str:
     return f"""# Methods
 
 A detector is any number of shapers and one score: `react(90)|dice(0.7)|energy`. Parameters are given by position or by
-name; those with a grid take `auto`. `offmap methods` prints this list. *Reads* is what scoring needs, *fits on* what
-fitting needs.
+name, and have the defaults shown; those with a grid take `auto`. `offmap methods` prints this list. *Reads* is what
+scoring needs, *fits on* what fitting needs.
 
 ## Scores
 

@@ -23,18 +23,21 @@ def methods(
         {"name": name, **(_method(kind) if what == "methods" else {}), "about": summary(kind)}
         for name, kind in registry(what).items()
     ]
-    width = max(len(row["name"]) for row in rows)
+    texts = [row.get("signature", row["name"]) for row in rows]
+    width = min(max(map(len, texts)), 48)
     words = "\n".join(
-        "  ".join([f"{row['name']:{width}}", *([f"{row['kind']:6}"] if "kind" in row else []), row["about"]])
-        for row in rows
+        "  ".join([f"{text:{width}}", *([f"{row['kind']:6}"] if "kind" in row else []), row["about"]])
+        for text, row in zip(texts, rows, strict=True)
     )
     show({what: rows}, as_json, words)
 
 
 def _method(kind: Any) -> dict[str, Any]:
     from offmap.detection import Shaper
+    from offmap.detection.registry import describe_signature
 
     return {
+        "signature": describe_signature(kind),
         "kind": "shaper" if issubclass(kind, Shaper) else "score",
         "reads": _declared(kind.reads),
         "fits": _declared(kind.fits),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import TypeVar, dataclass_transform
 
 from offmap.detection.base import Component, Score
@@ -82,3 +82,21 @@ def method(name: str) -> type[Component]:
 def example_specs() -> list[str]:
     """List a text form for every method that makes a whole detector: shapers are followed by energy."""
     return [(kind.example or name) + ("" if issubclass(kind, Score) else "|energy") for name, kind in methods().items()]
+
+
+def describe_signature(kind: type[Component]) -> str:
+    """Write a method with its parameters and their defaults, as its text form takes them.
+
+    Examples
+    --------
+    >>> describe_signature(METHODS.get("react"))
+    'react(percentile=90, c=none, layer=none)'
+    """
+    parts = []
+    for one in fields(kind):
+        if not one.init:
+            continue
+        value = one.default
+        text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
+        parts.append(one.name if value is MISSING else f"{one.name}={text}")
+    return f"{kind.name}({', '.join(parts)})" if parts else kind.name
