@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TESTED := $(VENV)/.ready-to-test
 
-.PHONY: demo test test-all lint format docs bench bench-neighbors clean help
+.PHONY: demo test test-all soak lint format docs bench bench-neighbors clean help
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -26,8 +26,11 @@ demo: $(READY)  ## the main job on built-in data, with a report at the end
 test: $(TESTED)  ## all tests but the slow ones, with every docstring example
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
-test-all: $(TESTED)  ## the slow tests too
+test-all: $(TESTED)  ## the slow tests too: every fault, every tampered file, fifty kills
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+
+soak: $(READY)  ## an hour of good and bad requests to a real service; fails when an answer is wrong or an input is lost
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/serve.py --soak $${SOAK_MINUTES:-60}
 
 lint: $(READY)  ## style, types, import rules
 	$(BIN)/ruff check .

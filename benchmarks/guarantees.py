@@ -1,7 +1,8 @@
-"""The promises of a threshold beside crepes, nonconform and MAPIE, on the same scores.
+"""The promises of a threshold beside crepes, nonconform, MAPIE and TorchCP, on the same scores.
 
 ``OFFMAP_DATA=... python benchmarks/guarantees.py --peers ENV/bin/python`` writes ``results/guarantees.json``. The
-environment of the peers needs Python 3.12 or later, ``pip install crepes nonconform mapie``. Scores are those of
+environment of the peers needs Python 3.12 or later, ``pip install crepes nonconform mapie``; that of TorchCP, named by
+``--torchcp``, the same torch as ours and ``pip install --no-deps torchcp`` with what it imports. Scores are those of
 ``knn(10)`` on sentences of CLINC150; of the known ones, sets for calibration are drawn time after time, and all others
 are the future inputs, so that the share of false alarms of each set is measured.
 """
@@ -30,7 +31,8 @@ from worker import Worker
 RESULTS = Path(__file__).with_name("results")
 SETS, SIZE, TPR, CONFIDENCE = 300, 1000, 0.95, 0.95
 NEW = 1000
-PEERS = ("crepes", "nonconform", "mapie", "torchcp", "numpy")
+STREAM_FDR = 0.2
+PEERS = ("crepes", "nonconform", "mapie", "numpy")
 
 
 def make_scores() -> tuple[Any, Any]:
@@ -61,31 +63,56 @@ def broken(known: Any, rows: Any, thresholds: Any) -> dict[str, float]:
     return {"false_alarms": float(np.mean(rates)), "sets_above": float(np.mean(np.array(rates) > 1 - TPR))}
 
 
-def measure_streams(known: Any, unknown: Any) -> dict[str, Any]:
-    """False discovery rate and power over streams of 1,000 sentences, a tenth out of scope, calibrated on 5,000."""
+class Batch:
+    """Judges all p-values at once (Benjamini, Hochberg 1995): what waiting for the whole stream would find."""
+
+    def __init__(self, fdr: float) -> None:
+        self.fdr = fdr
+
+    def update(self, values: Any) -> Any:
+        """Flag p-values."""
+        bounds = self.fdr * np.arange(1, len(values) + 1) / len(values)
+        below = np.flatnonzero(np.sort(values) <= bounds)
+        return values <= (bounds[below[-1]] if len(below) else -1.0)
+
+
+def measure_streams(known: Any, unknown: Any, share: float) -> dict[str, Any]:
+    """False discovery rate and power over streams of 1,000 sentences, some out of scope, calibrated on 5,000."""
+    procedures = {
+        f"{name}, {kind}": (make, confidence)
+        for name, make in (("LORD++", LORD), ("SAFFRON", SAFFRON), ("one batch", Batch))
+        for kind, confidence in (("plain p-values", None), ("given the set, 90 %", 0.9))
+    }
     found: dict[str, Any] = {}
-    for name, make in (("LORD++", LORD), ("SAFFRON", SAFFRON)):
-        for confidence in (None, 0.9):
-            rng = np.random.default_rng(1)
-            shares, power = [], []
-            for _ in range(100):
-                order = rng.permutation(len(known))
-                calibration = np.sort(known[order[:5000]])
-                is_unknown = rng.random(1000) < 0.1
-                scores = known[order[5000:6000]].copy()
-                scores[is_unknown] = rng.choice(unknown, int(is_unknown.sum()), replace=False)
-                values = p_values(calibration, scores)
-                if confidence is not None:
-                    values = conditional_p_values(calibration, scores, confidence)
-                flagged = make(0.2).update(values)
-                shares.append((flagged & ~is_unknown).sum() / max(flagged.sum(), 1))
-                power.append(flagged[is_unknown].mean())
-            label = f"{name}, " + ("plain p-values" if confidence is None else "given the set, 90 %")
-            found[label] = {"fdr": float(np.mean(shares)), "found": float(np.mean(power))}
+    for label, (make, confidence) in procedures.items():
+        rng = np.random.default_rng(1)
+        shares, power = [], []
+        for _ in range(100):
+            order = rng.permutation(len(known))
+            calibration = np.sort(known[order[:5000]])
+            is_unknown = rng.random(1000) < share
+            scores = known[order[5000:6000]].copy()
+            scores[is_unknown] = rng.choice(unknown, int(is_unknown.sum()), replace=False)
+            values = p_values(calibration, scores)
+            if confidence is not None:
+                values = conditional_p_values(calibration, scores, confidence)
+            flagged = make(STREAM_FDR).update(values)
+            shares.append((flagged & ~is_unknown).sum() / max(flagged.sum(), 1))
+            power.append(flagged[is_unknown].mean())
+        found[label] = {"fdr": float(np.mean(shares)), "found": float(np.mean(power))}
     return found
 
 
-def measure(python: str) -> dict[str, Any]:
+def _ask_torchcp(python: str, sets: list[Any]) -> Any:
+    with tempfile.TemporaryDirectory() as scratch, Worker(python, "guarantees_peers.py") as peer:
+        file, out = Path(scratch) / "data.npz", str(Path(scratch) / "out.npy")
+        np.savez(file, calibration=sets)
+        peer("load", file=str(file))
+        peer("torchcp", file=out, tpr=TPR)
+        return np.load(out)
+
+
+def measure(python: str, torchcp: str | None) -> dict[str, Any]:
     known, unknown = make_scores()
     rng = np.random.default_rng(0)
     rows = [rng.choice(len(known), SIZE, replace=False) for _ in range(SETS)]
@@ -121,10 +148,12 @@ def measure(python: str) -> dict[str, Any]:
             ("nonconform conditional", "conditional", {"delta": 1 - CONFIDENCE}),
         ):
             peers(task, file=out, **options)
-            difference = float(np.abs(np.load(out) - np.array(ours[kind])).max())
+            difference = np.abs(np.load(out) - np.array(ours[kind]))
             compared[task] = {
                 "kind": kind,
-                "largest_difference": difference,
+                "largest_difference": float(difference.max()),
+                "equal": float(np.mean(difference < 1e-9)),
+                "largest_difference_below_a_tenth": float(difference[np.array(ours[kind]) <= 0.1].max()),
                 "seconds": peers.seconds,
                 "over_offmap": peers.seconds / seconds[kind],
             }
@@ -137,6 +166,12 @@ def measure(python: str) -> dict[str, Any]:
                 "seconds": peers.seconds,
                 "over_offmap": peers.seconds / seconds["threshold"],
             }
+    if torchcp is not None:
+        thresholds["TorchCP, split"] = _ask_torchcp(torchcp, sets)
+        compared["TorchCP, split"] = {
+            "kind": "plain threshold",
+            "largest_difference": float(np.abs(np.array(plain) - thresholds["TorchCP, split"]).max()),
+        }
     flagged = {name: float(np.mean([np.mean(unknown < t) for t in found])) for name, found in thresholds.items()}
     return {
         "what": f"knn(10) on CLINC150, {SETS} calibration sets of {SIZE} of {len(known)} known sentences, tpr={TPR}",
@@ -146,15 +181,18 @@ def measure(python: str) -> dict[str, Any]:
         "thresholds": {
             name: broken(known, rows, found) | {"unknown_flagged": flagged[name]} for name, found in thresholds.items()
         },
-        "streams": measure_streams(known, unknown),
-        "versions": {"offmap": offmap.__version__, "numpy": importlib.metadata.version("numpy")} | _versions(python),
+        "stream_fdr": STREAM_FDR,
+        "streams": {f"{share:.0%} unknown": measure_streams(known, unknown, share) for share in (0.1, 0.5)},
+        "versions": {"offmap": offmap.__version__, "numpy": importlib.metadata.version("numpy")}
+        | _versions(python)
+        | ({} if torchcp is None else _versions(torchcp, ("torchcp",))),
     }
 
 
-def _versions(python: str) -> dict[str, str | None]:
+def _versions(python: str, names: tuple[str, ...] = PEERS) -> dict[str, str | None]:
     script = (
         "import importlib.metadata as m, json; f = {};\n"
-        f"for n in {PEERS}:\n"
+        f"for n in {names}:\n"
         "    try: f['peers: ' + n] = m.version(n)\n"
         "    except m.PackageNotFoundError: f['peers: ' + n] = None\n"
         "print(json.dumps(f))"
@@ -165,7 +203,9 @@ def _versions(python: str) -> dict[str, str | None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", default=sys.executable, help="Python of an environment with the peers.")
-    found = measure(parser.parse_args().peers)
+    parser.add_argument("--torchcp", help="Python of an environment with TorchCP.")
+    chosen = parser.parse_args()
+    found = measure(chosen.peers, chosen.torchcp)
     (RESULTS / "guarantees.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     print(json.dumps(found, indent=1, ensure_ascii=False))
 

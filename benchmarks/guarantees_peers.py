@@ -1,7 +1,9 @@
-"""What `guarantees.py` asks of crepes, nonconform and MAPIE, in a process of their own environment."""
+"""What `guarantees.py` asks of crepes, nonconform, MAPIE and TorchCP, in processes of their own environments."""
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -83,6 +85,17 @@ def mapie(file: str, tpr: float, confidence: float, method: str) -> None:
     np.save(file, found)
 
 
+def torchcp(file: str, tpr: float) -> None:
+    """Thresholds of split conformal prediction."""
+    # TorchCP imports it for a loss; it does not build where there is no compiler for GPUs
+    sys.modules.setdefault("torchsort", SimpleNamespace(soft_rank=None, soft_sort=None))  # type: ignore[arg-type]
+    import torch
+    from torchcp.utils.common import calculate_conformal_value
+
+    rows = torch.from_numpy(-DATA["calibration"])
+    np.save(file, [-float(calculate_conformal_value(scores, 1 - tpr)) for scores in rows])
+
+
 if __name__ == "__main__":
     serve(
         {
@@ -92,5 +105,6 @@ if __name__ == "__main__":
             "nonconform weighted": nonconform_weighted,
             "nonconform conditional": nonconform_conditional,
             "mapie": mapie,
+            "torchcp": torchcp,
         }
     )

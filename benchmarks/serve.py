@@ -355,10 +355,11 @@ PAUSE = 0.01  # between requests, as of a client that is not in a hurry
 
 def write_digits(folder: Path) -> Any:
     """Write what the server of a network that knows six digits reads; return a stream with the other four."""
-    from offmap.openworld.simulation import digits_world
     from safetensors.torch import save_file
 
-    world = digits_world(known=6, rounds=1, seed=0, epochs=8)
+    from offmap.bench.digits_simulation import make_digits_scenario
+
+    world = make_digits_scenario(known=6, rounds=1, seed=0, epochs=8)
     state, known = world.state, world.state.known
     assert state.network is not None
     assert state.network.model is not None

@@ -14,12 +14,13 @@ from service_kit import call, guard_of, make_network, npy, wait_until
 from triage_kit import OLD, Scenario, rows_of
 
 import offmap
-from offmap.errors import InputError
+from offmap.errors import InputError, StoreError
 from offmap.service import Deployment, Service, Settings, create_app, unknowns
 from offmap.service.request_errors import RequestError, hide_folders
 from offmap.service.requests import NPY
 from offmap.service.triage.inputs import make_thumbnail, read_unknown_inputs
 from offmap.service.triage.journal import Journal
+from offmap.service.triage.learning import _lacks_memory
 from offmap.service.triage.routes import create_triage_router
 from offmap.service.triage.triage import Triage
 from offmap.service.unknown_inputs import UnknownInput, new_ids
@@ -179,6 +180,14 @@ def test_learning_beyond_its_memory_ends_and_says_so(tmp_path):
         assert world.triage.view()["versions"] == []
     finally:
         world.close()
+
+
+def test_a_lack_of_memory_is_recognised_whatever_it_is_called():
+    torchs = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes")
+    wrapped = StoreError("not a whole detector")
+    wrapped.__cause__ = torchs
+    assert all(_lacks_memory(error) for error in (MemoryError(), torchs, wrapped))
+    assert not _lacks_memory(StoreError("not a whole detector"))
 
 
 def test_closing_stops_learning(tmp_path):

@@ -284,8 +284,21 @@ def main() -> None:
 
         try:
             answer(asdict(_learn(order, settings, lambda words, share: answer({"words": words, "share": share}))))
-        except OffmapError as error:
+        except Exception as error:
+            if _lacks_memory(error):  # an answer without a result: the service says what may be changed
+                raise SystemExit(f"learning has run out of memory: {to_sentence(error)}") from error
+            if not isinstance(error, OffmapError):
+                raise
             answer({"error": to_sentence(error)})
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Tell whether an error, or one that it was made from, is a lack of memory; torch has no kind of its own for it."""
+    while error is not None:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _to_path(text: str | None) -> Path | None:
