@@ -460,6 +460,9 @@ def test_inputs_of_the_most_frequent_shape_are_grouped_and_only_the_newest_are_r
         assert inputs.inputs.shape == (19, 3, 4, 4)
         assert count.calls == 20
         again, features = read_unknown_inputs(service.unknowns, network, None, settings, keep_inputs=False)
+        assert (again, features.inputs.shape) == (ids, (19, 3, 4, 4))  # so small that groups are made by them
+        monkeypatch.setattr("offmap.service.triage.inputs.SMALL_INPUT", 10)
+        again, features = read_unknown_inputs(service.unknowns, network, None, settings, keep_inputs=False)
         assert (again, features.inputs) == (ids, None)
         np.testing.assert_allclose(features.features, inputs.features, rtol=1e-5)
 

@@ -19,6 +19,7 @@ from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld import KnownSplits, LabeledInputs
 from offmap.openworld.extended_network import ExtendedNetwork
+from offmap.openworld.inputs import SMALL_INPUT
 from offmap.service.images import FORMATS, decode_images
 from offmap.service.request_errors import RequestError
 from offmap.service.requests import NPY
@@ -172,7 +173,8 @@ def read_unknown_inputs(
     ids : sequence of str or None, default=None
         These inputs; the newest open ones when `None`.
     keep_inputs : bool, default=True
-        Whether the inputs are returned beside their features; thousands of images may not fit in memory.
+        Whether the inputs are returned beside their features also when they are larger than those that groups are made
+        by; thousands of images may not fit in memory.
 
     Returns
     -------
@@ -219,11 +221,11 @@ def _extract_largest(
         found, rows, inputs = groups.setdefault(arrays[0].shape, ([], [], []))
         found += ids
         rows.append(features)
-        inputs += arrays if keep_inputs else []
+        inputs += arrays if keep_inputs or arrays[0].size <= SMALL_INPUT else []
     if not groups:
         return [], None
     found, rows, inputs = max(groups.values(), key=lambda group: len(group[0]))
-    return found, LabeledInputs.of(np.concatenate(rows), None, np.stack(inputs) if keep_inputs else None)
+    return found, LabeledInputs.of(np.concatenate(rows), None, np.stack(inputs) if inputs else None)
 
 
 def _group_by_shape(items: Iterable[tuple[str, Array]]) -> list[tuple[list[str], list[Array]]]:
