@@ -42,9 +42,9 @@ def soak() -> str:
     text = f"""
         Over {found["minutes"]:g} minutes, {found["clients"]} clients sent {requests["good"]:,} good and
         {requests["bad"]:,} bad requests (broken JSON, arrays and pictures, NaN, wrong shapes, bodies too large,
-        clients that are slow, leave or do not speak HTTP), with {sum(found["reloads"].values())} reloads of the guard and
-        {sum(found["groupings"].values())} groupings of the unknown inputs: {len(found["unexpected_answers"])}
-        unexpected answers, {found["lost"]} of {found["acknowledged_unknowns"]:,} acknowledged unknown inputs lost, and
+        clients that are slow, leave or do not speak HTTP), with {sum(found["reloads"].values())} reloads of the
+        guard and {sum(found["groupings"].values())} groupings of the unknown inputs:
+        {len(found["unexpected_answers"])} unexpected answers, {found["lost"]} of {found["acknowledged_unknowns"]:,} acknowledged unknown inputs lost, and
         in the last fifth of the time {growth:.2f} times the memory of the second fifth."""
     return _wrap(text)
 
