@@ -39,13 +39,25 @@ def soak() -> str:
     """Minutes of mixed requests."""
     found = json.loads((RESULTS / "serve-soak.json").read_text())
     requests, growth = found["requests"], found["memory_last_fifth_over_second_fifth"]
+    reloads, groupings = sum(found["reloads"].values()), sum(found["groupings"].values())
     text = f"""
         Over {found["minutes"]:g} minutes, {found["clients"]} clients sent {requests["good"]:,} good and
         {requests["bad"]:,} bad requests (broken JSON, arrays and pictures, NaN, wrong shapes, bodies too large,
-        clients that are slow, leave or do not speak HTTP), with {sum(found["reloads"].values())} reloads of the
-        guard and {sum(found["groupings"].values())} groupings of the unknown inputs:
-        {len(found["unexpected_answers"])} unexpected answers, {found["lost"]} of {found["acknowledged_unknowns"]:,} acknowledged unknown inputs lost, and
-        in the last fifth of the time {growth:.2f} times the memory of the second fifth."""
+        clients that are slow, leave or do not speak HTTP), with {reloads} reloads of the guard and {groupings}
+        groupings of the unknown inputs: {len(found["unexpected_answers"])} unexpected answers, {found["lost"]} of
+        {found["acknowledged_unknowns"]:,} acknowledged unknown inputs lost, and in the last fifth of the time
+        {growth:.2f} times the memory of the second fifth."""
+    return _wrap(text)
+
+
+def learning() -> str:
+    """Latency while the service learns."""
+    found = json.loads((RESULTS / "serve-learning.json").read_text())
+    text = f"""
+        Learning runs in a process of its own. While it ran, the 99th percentile of the time to an answer was
+        {found["p99_while_learning_over_without"]:.2f} times that without, and the median
+        {found["p50_while_learning_over_without"]:.2f} times (single inputs of a small network, one client,
+        {found["turns"]} turns of each, {found["cores"]} cores on which other work ran as well)."""
     return _wrap(text)
 
 
@@ -86,7 +98,7 @@ def _wrap(text: str) -> str:
 PAGES = {
     "howto/serve.md": {"settings": settings},
     "howto/guarantees.md": {"guarantees": guarantees},
-    "operations.md": {"load": load, "soak": soak},
+    "operations.md": {"load": load, "soak": soak, "learning": learning},
 }
 
 
