@@ -15,6 +15,7 @@ from filled import filled
 
 PAGE = Path(__file__).with_name("discovery-results.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "discover.json"
+UNEVEN = RESULTS.with_name("uneven.json")
 PARTS = ("all", "known", "novel")
 
 
@@ -54,18 +55,6 @@ def losses_table(held: dict[str, Any]) -> list[list[str]]:
     return lines
 
 
-def chosen_table(held: dict[str, Any]) -> list[list[str]]:
-    """What `auto` settled on, split by split."""
-    lines = [["set", "chosen: how often"]]
-    for name, cells in held["accuracy"].items():
-        said = [run["chosen"] for run in cells.get("auto", {}).values()]
-        if not said:
-            continue
-        counts = sorted(((said.count(one), one) for one in set(said)), key=lambda pair: (-pair[0], pair[1]))
-        lines.append([name, "<br>".join(f"{one}: {times}" for times, one in counts)])
-    return lines
-
-
 def count_table(held: dict[str, Any]) -> list[list[str]]:
     """The estimate on each split, its error and whether the interval covers."""
     lines = [["set", "true", "found", "mean error", "intervals", "cover"]]
@@ -93,20 +82,25 @@ def criteria_table(held: dict[str, Any]) -> list[list[str]]:
     return lines
 
 
-def piles_table(held: dict[str, Any]) -> list[list[str]]:
-    """Uneven piles: accuracy as it is and with classes weighing alike, and the class count."""
-    lines = [["set", "pile", "method", "All / Known / Novel", "classes weighing alike", "classes: true → found"]]
-    for name, piles in held["piles"].items():
-        for title, runs in piles.items():
-            first = next(iter(runs.values()))
-            methods = [key.removesuffix(" v2") for key in first if key.endswith(" v2")]
-            for method in methods:
-                cells = [
-                    " / ".join(f"{mean(run[f'{method} {way}'][i] for run in runs.values()):.1f}" for i in range(3))
-                    for way in ("v2", "v2-balanced")
-                ]
-                said = ", ".join(f"{run['count']['true']} → {run['count']['found']}" for run in runs.values())
-                lines.append([name, title, f"`{method}`", *cells, said if method == methods[-1] else ""])
+def uneven_table(held: dict[str, Any]) -> list[list[str]]:
+    """Uneven problems: what `auto` finds with the number of classes estimated, beside k-means that is told it."""
+    lines = [["problem", "1-NN", "true", "found", "All", "k-means, number given", "classes alike", "small found"]]
+    for name, runs in json.loads(UNEVEN.read_text()).items():
+        ours = [run["auto"] for run in runs.values()]
+        theirs = [run["kmeans"]["all"] for run in runs.values()]
+        small = sum(one["small"] for one in ours)
+        lines.append(
+            [
+                name,
+                f"{mean(run['separable'] for run in runs.values()):.2f}",
+                str(ours[0]["true"]),
+                ", ".join(str(one["found"]) for one in ours),
+                f"{mean(one['all'] for one in ours):.1f}",
+                f"{mean(theirs):.1f}",
+                f"{mean(one['macro'] for one in ours):.1f}",
+                f"{sum(one['small found'] for one in ours)} of {small}" if small else "",
+            ]
+        )
     return lines
 
 
@@ -153,10 +147,9 @@ def memory_table(held: dict[str, Any]) -> list[list[str]]:
 KINDS: dict[str, Callable[[dict[str, Any]], list[list[str]]]] = {
     "accuracy": accuracy_table,
     "losses": losses_table,
-    "chosen": chosen_table,
     "count": count_table,
     "criteria": criteria_table,
-    "piles": piles_table,
+    "uneven": uneven_table,
     "noise": noise_table,
     "speed": speed_table,
     "memory": memory_table,

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -306,3 +307,14 @@ def test_one_known_class_does_not_decide_how_large_the_others_are():
     found = group_by_graph(Rows(rows), codes, 1)
     assert found.n_groups == pytest.approx(41, abs=4)
     assert (found.labels[truth == 40] == 0).mean() > 0.95
+
+
+def test_known_and_novel_sizes_are_compared_before_the_merge_test_is_fitted():
+    rows, truth = classes([60] * 12, spread=0.6)
+    codes = np.where((truth < 6) & (np.arange(720) % 2 == 0), truth, -1)
+    _, near = nearest_neighbors(rows, 20)
+    plain = build_tree(shared_neighbor_graph(near[:, :10]))
+    merged = replace(plain, evidence=plain.evidence + 6)  # without labels nearly all of it is one group
+    got = estimate_sizes(merged, near, codes, 6, plain)
+    assert got.difference >= estimate_sizes(plain, near, codes, 6).difference
+    assert np.exp(got.centre) > 40

@@ -118,7 +118,9 @@ class ClassSizes:
         return n_known + float(both), float(1 / np.sqrt(weights.sum()))
 
 
-def estimate_sizes(tree: MergeTree, neighbors: IntArray, codes: IntArray, n_known: int) -> ClassSizes:
+def estimate_sizes(
+    tree: MergeTree, neighbors: IntArray, codes: IntArray, n_known: int, plain: MergeTree | None = None
+) -> ClassSizes:
     """Estimate how large classes are.
 
     Parameters
@@ -131,6 +133,9 @@ def estimate_sizes(tree: MergeTree, neighbors: IntArray, codes: IntArray, n_know
         Known class per row from 0, -1 where unknown.
     n_known : int
         The number of known classes; without any, the typical size is the one that makes the tree most likely.
+    plain : MergeTree or None, default=None
+        The tree before its merge test was fitted to known classes. Known and novel groups are compared in its cut: in
+        a cut that merges more, without labels to keep them apart, classes run together.
     """
     n = len(codes)
     if not n_known:
@@ -140,7 +145,7 @@ def estimate_sizes(tree: MergeTree, neighbors: IntArray, codes: IntArray, n_know
             tree, codes, [ClassSizes(nothing, float(centre), UNLABELED_SPREAD, 0.0, n) for centre in centres]
         )
     alike = sizes_like_known(neighbors, codes, n_known)
-    smaller = min(_compare_sizes(tree, codes), 0.0)
+    smaller = min(_compare_sizes(tree if plain is None else plain, codes), 0.0)
     if smaller:
         return alike.shifted(smaller)
     steps = np.arange(0.0, max(np.log(n) - alike.centre, CENTRE_STEP), CENTRE_STEP)

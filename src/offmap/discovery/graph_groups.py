@@ -113,8 +113,9 @@ class _Problem:
         self.reach = distances[:, :COMPANY].mean(axis=1)
         self.forced = codes if n_known else None
         self.graph = shared_neighbor_graph(near[:, :NEIGHBORS], distances[:, :NEIGHBORS])
-        self.tree: MergeTree = calibrate(build_tree(self.graph), near, codes, n_known, seed)
-        self.sizes: ClassSizes = estimate_sizes(self.tree, near, codes, n_known)
+        plain = build_tree(self.graph)
+        self.tree: MergeTree = calibrate(plain, near, codes, n_known, seed)
+        self.sizes: ClassSizes = estimate_sizes(self.tree, near, codes, n_known, plain)
         self.score = self.sizes.group_score(int((codes >= 0).sum()))
         self.vectors = np.zeros((len(near), 0))
         self.shift = 0.0  # of the merge test
