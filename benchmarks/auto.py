@@ -5,7 +5,8 @@ of the best of these in hindsight (for each figure its own), and of the single m
 choose: features drawn independently with the mean and the spread of the known ones. The regret is what ``auto`` loses
 against hindsight. Networks that ``auto`` was developed on and others stand apart; see `auto_pairs.py`.
 
-``python benchmarks/auto.py`` writes ``results/auto.json``; ``--only NAME`` measures one network again.
+``python benchmarks/auto.py`` writes ``results/auto.json``; ``--only NAME`` measures one network again, ``--auto`` only
+what ``auto`` gives on it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import numpy as np
 import offmap
 from auto_pairs import DEVELOPMENT, REPORT, World
 from offmap import Activations
-from offmap.detection.auto import SEARCHING, Evidence, combine_chosen, weigh
+from offmap.detection.auto import combine_chosen, weigh
+from offmap.detection.candidates import SEARCHING, Evidence, list_core
 from offmap.errors import OffmapError, OffmapWarning
 from offmap.metrics.detection import auroc, fpr_at_tpr
 
@@ -50,10 +52,13 @@ def noise_like(known: Activations) -> Activations:
     return Activations(kept.astype(np.float32), head=known.head)
 
 
-def fast_from(trials: list[dict[str, Any]]) -> str:
-    """What ``auto(fast)`` chooses, from the trials of ``auto``: the same evidence without neighbours."""
-    evidence = [Evidence(**{**trial, "weight": 0.0, "why": ""}) for trial in trials if trial["family"] != SEARCHING]
-    return repr(combine_chosen(weigh([each for each in evidence if each.separation])))
+def fast_from(trials: list[dict[str, Any]], known: Activations) -> str:
+    """What ``auto(fast)`` chooses, from the trials of ``auto``: the same evidence without methods that search."""
+    evidence = [Evidence(**{**trial, "weight": 0.0, "why": ""}) for trial in trials if trial["spec"] not in SEARCHING]
+    compare = known.has_logits or known.labels is not None
+    return repr(
+        combine_chosen(weigh([each for each in evidence if each.separation], list_core("fast", known), compare))
+    )
 
 
 def measure(spec: str, world: World, noise: Activations) -> dict[str, Any]:
@@ -70,13 +75,16 @@ def measure(spec: str, world: World, noise: Activations) -> dict[str, Any]:
     return {"sets": found, "seconds": seconds, "chosen": made.chosen, "trials": list(made.trials)}
 
 
-def measure_network(world: World) -> dict[str, Any]:
-    """All methods on one network; what cannot be fitted says why."""
+def measure_network(world: World, single: dict[str, Any] | None = None) -> dict[str, Any]:
+    """All methods on one network; what cannot be fitted says why. Figures of single methods can be given."""
     noise = noise_like(world.fit)
     found: dict[str, Any] = {}
     for spec in (*AUTO, *SINGLE):
+        if single is not None and spec in single:
+            found[spec] = single[spec]
+            continue
         try:
-            found[spec] = measure(fast_from(found["auto"]["trials"]) if spec == FAST else spec, world, noise)
+            found[spec] = measure(fast_from(found["auto"]["trials"], world.fit) if spec == FAST else spec, world, noise)
         except OffmapError as error:
             found[spec] = {"error": str(error)}
     sizes = {"fit": len(world.fit), "test": len(world.test)} | {name: len(acts) for name, acts in world.unknown.items()}
@@ -145,6 +153,7 @@ def main() -> None:
     """Measure, print the regrets, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", help="networks to measure again; the others stay as they were")
+    parser.add_argument("--auto", action="store_true", help="keep the figures of single methods")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", OffmapWarning)
@@ -153,8 +162,12 @@ def main() -> None:
         kept = result.setdefault(part, {}).setdefault("networks", {})
         for name in networks:
             if arguments.only is None or name in arguments.only:
-                kept[name] = measure_network(networks[name]())
+                before = kept[name]["methods"] if arguments.auto and name in kept else {}
+                kept[name] = measure_network(
+                    networks[name](), {spec: before[spec] for spec in SINGLE if spec in before}
+                )
                 print(f"{name}: {kept[name]['methods']['auto'].get('chosen')}", flush=True)
+                arguments.out.write_text(json.dumps(result, indent=1) + "\n")
         result[part]["networks"] = {name: kept[name] for name in networks if name in kept}
         if kept:
             result[part]["pairs"] = summarize(result[part]["networks"])

@@ -1,16 +1,15 @@
 """Networks with known inputs and the unknown sets that they meet, for `auto.py`: pictures, sentences, tables.
 
-What ``auto`` rests on (families, weights, the combination) was decided on networks in `DEVELOPMENT`; those in `REPORT`
-were looked at only to report. The CIFAR-100 DenseNet, BANKING77 and the table of wines were first meant for the report.
-A first version did badly on the former two, so its weights were set again with them, and standardised neighbours were
-added because of the last; so they count as development. Fashion-MNIST was in sight when two candidates of a family with
-equal weights took the place of one with a weight of its own, and counts as development too. What an earlier rule lost
-on the digits of the report had been seen by then, though nothing was chosen on them.
+What ``auto`` rests on (core, families, weights, the combination) was decided on networks in `DEVELOPMENT`. Those in
+`REPORT` were measured once, after it was settled; on the ResNet-50 with ImageNet's own classes an earlier rule had been
+measured, and nothing was chosen on it. The digits on a convolutional network and the textures on the ResNet-50 were in
+the report of that earlier rule; what it lost there was a reason for the present one, so they count as development.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -305,6 +304,35 @@ def made_table() -> World:
     return on_mlp(features * np.exp(generator(59).normal(size=54) * 2), labels, range(5), (64, 32))
 
 
+def street_numbers_on_cnn() -> World:
+    """Seven digits of street numbers, grey, on a convolutional network against three others, CIFAR-10 and textures."""
+
+    def grey(name: str) -> tuple[Array, Array]:
+        found = tiles(name, DATA)
+        return np.asarray(found.inputs, dtype=np.float32).mean(axis=-1)[:, 2:30, 2:30], found.labels
+
+    pictures, labels = grey("svhn_test10k")
+    train, test = divided(pictures, np.asarray(labels), 81)
+    further = {"CIFAR-10": grey("cifar10_test")[0][:UNKNOWN], "textures": grey("dtd10")[0][:UNKNOWN]}
+    return on_cnn(train, test, generator(82).permutation(10)[:7], 6, further)
+
+
+def words_on_mlp() -> World:
+    """Half of the intents of CLINC150 by their words, on a perceptron, against the others and out-of-scope queries."""
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    queries = json.loads((DATA / "text/clinc150_oos.json").read_text())
+    texts, intents = (list(part) for part in zip(*queries["train"], *queries["test"], strict=True))
+    weigh = TfidfVectorizer(sublinear_tf=True).fit(text for text, _ in queries["train"])
+    reduce = TruncatedSVD(128, random_state=0).fit(weigh.transform(text for text, _ in queries["train"]))
+    rows = reduce.transform(weigh.transform(texts))
+    far = reduce.transform(weigh.transform(text for text, _ in queries["oos_test"]))
+    labels = np.unique(intents, return_inverse=True)[1]
+    some = sample(len(labels), 6000, 83)
+    return on_mlp(rows[some], labels[some], generator(84).permutation(150)[:75], (128,), **{"out of scope": far})
+
+
 def _bunch(load: Callable[[], Any], make: Callable[..., World], *arguments: Any) -> World:
     found = load()
     return make(found.data, found.target, *arguments)
@@ -327,9 +355,11 @@ DEVELOPMENT: dict[str, Callable[[], World]] = {
     "made table, MLP": made_table,
     "Fashion-MNIST, CNN": fashion,
     "Caltech-101 on ResNet-50": partial(on_resnet, "caltech101", 60, {"textures": "dtd10"}),
+    "digits, CNN": digits_on_cnn,
+    "textures on ResNet-50": partial(on_resnet, "dtd10", 7, {"Caltech-101": "caltech101"}),
 }
 REPORT: dict[str, Callable[[], World]] = {
+    "street numbers, CNN": street_numbers_on_cnn,
+    "words of CLINC150, MLP": words_on_mlp,
     "ImageNet ResNet-50": imagenet,
-    "textures on ResNet-50": partial(on_resnet, "dtd10", 7, {"Caltech-101": "caltech101"}),
-    "digits, CNN": digits_on_cnn,
 }

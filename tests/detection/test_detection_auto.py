@@ -10,7 +10,8 @@ import pytest
 from detection_zoo import World
 
 import offmap
-from offmap.detection.auto import FAMILIES, SEARCHING, Auto, Evidence, Trials, list_candidates, weigh
+from offmap.detection.auto import Trials, weigh
+from offmap.detection.candidates import CORES, FAMILIES, SEARCHING, Evidence, list_candidates, list_core
 from offmap.detection.combination import LOWEST, TAIL, Combiner, fit_combination
 from offmap.detection.pseudo_unknowns import cross_inputs, fit_head, group_inputs, leave_classes_out, make_trials
 from offmap.errors import InputError, OffmapWarning
@@ -52,9 +53,10 @@ def test_it_chooses_a_sum_and_shows_why() -> None:
     acts = known()
     made = offmap.detector("auto").fit(acts)
     assert repr(made) == "auto"
-    assert made.chosen.startswith("tail(")
+    assert made.chosen.startswith("root(")
     weights = {trial["spec"]: trial["weight"] for trial in made.trials if trial["weight"]}
-    assert max(weights.values()) == 1
+    assert set(list_core("full", acts)) <= set(weights)
+    assert sum(weights.values()) == pytest.approx(2 * len(list_core("full", acts)))
     assert {repr(term.components[-1]) for term in made.plan.terms} <= {
         repr(offmap.detector(spec).components[-1]) for spec in weights
     }
@@ -105,13 +107,14 @@ def test_it_comes_back_from_a_file_with_its_evidence(tmp_path: Path) -> None:
 def test_fast_searches_no_neighbours() -> None:
     made = offmap.detector("auto(fast)").fit(known())
     assert repr(made) == "auto(fast)"
-    assert SEARCHING not in {trial["family"] for trial in made.trials}
-    assert not {"knn", "nnguide"} & {component.name for component in made.plan.components}
+    assert not {trial["spec"] for trial in made.trials} & set(SEARCHING)
+    assert not {"knn", "nnguide", "grood"} & {component.name for component in made.plan.components}
 
 
 def test_every_candidate_of_every_family_can_be_made() -> None:
     specs = [spec for family in FAMILIES.values() for spec in family]
     assert len(specs) == len(set(specs))
+    assert {spec for core in CORES.values() for spec in core} <= set(specs)
     for spec in specs:
         assert len(offmap.detector(spec).terms) == 1
 
@@ -126,8 +129,8 @@ def test_held_out_inputs_given_are_used() -> None:
 @pytest.mark.parametrize(
     ("without", "families"),
     [
-        ({"labels": True}, {"logits", "gaussians", "neighbours", "subspaces", "geometry"}),
-        ({"head": True}, {"gaussians", "neighbours", "subspaces"}),
+        ({"labels": True}, {"logits", "gaussians", "neighbours", "subspaces", "geometry", "gradients"}),
+        ({"head": True}, {"gaussians", "neighbours", "subspaces", "gradients"}),
         ({"head": True, "labels": True}, {"gaussians", "neighbours", "subspaces"}),
     ],
 )
@@ -282,7 +285,7 @@ def test_further_passes_only_where_asked_and_extracted() -> None:
 def test_compare_takes_it() -> None:
     table = offmap.compare("auto, msp", known(), known(100, seed=1), {"far": unknown(head=head_of())})
     assert {row.method for row in table.rows} == {"auto", "msp"}
-    assert "tail(" in str(table)
+    assert "root(" in str(table)
 
 
 def test_weights_follow_the_evidence() -> None:
@@ -294,14 +297,32 @@ def test_weights_follow_the_evidence() -> None:
         Evidence("rmds", "gaussians", 0.14, 0.3),
         Evidence("vim", "subspaces", why="needs head, which is not there"),
     ]
-    found = {each.spec: each for each in weigh(judged)}
-    assert found["knn(10)"].weight == 1
-    assert found["knn(50)"].weight == found["msp"].weight == 1
-    assert found["knn(1)"].weight == found["rmds"].weight == found["vim"].weight == 0
-    assert found["knn(1)"].why == "knn(10) and knn(50) are better in its family"
-    assert found["rmds"].why == "far behind the best of all"
+    found = {each.spec: each for each in weigh(judged, core=["knn(1)", "msp", "vim"])}
+    assert {spec: each.weight for spec, each in found.items() if each.weight} == {"knn(10)": 1, "knn(1)": 1, "msp": 2}
+    assert found["knn(50)"].why == "knn(10) is better in its family"
+    assert found["msp"].why == "always in the sum, and the best of its family"
+    assert found["vim"].why == "needs head, which is not there"
     area = 0.75 * 0.97 + 0.25 * 0.95
     assert found["msp"].separation == pytest.approx(np.sqrt(2) * _probit(area))
+    alone = {each.spec: each.weight for each in weigh(judged, core=["knn(1)", "msp"], compare=False) if each.weight}
+    assert alone == {"knn(1)": 1, "msp": 1}
+
+
+def test_of_many_families_the_best_four_speak() -> None:
+    judged = [
+        Evidence(name, f"family {name}", area, area)
+        for name, area in zip("abcdef", (0.9, 0.8, 0.7, 0.95, 0.6, 0.85), strict=True)
+    ]
+    found = {each.spec: each for each in weigh(judged, core=["c", "e"])}
+    assert {spec: each.weight for spec, each in found.items()} == {
+        "a": 0.5,
+        "b": 0.5,
+        "c": 1,
+        "d": 0.5,
+        "e": 1,
+        "f": 0.5,
+    }
+    assert {each.spec: each.why for each in weigh(judged, core=["e"])}["c"] == "its family is behind four others"
 
 
 def _probit(share: float) -> float:
@@ -312,15 +333,17 @@ def _probit(share: float) -> float:
 
 def test_candidates_that_nothing_speaks_for_get_no_weight() -> None:
     judged = [Evidence("msp", "logits", 0.4, 0.5), Evidence("knn(1)", "neighbours")]
-    assert [each.weight for each in weigh(judged)] == [0, 0]
+    assert [each.weight for each in weigh(judged, core=["msp"])] == [0, 0]
 
 
 def test_candidates_say_what_they_lack() -> None:
-    lacking = {each.spec: each.why for each in list_candidates(Auto(), offmap.Activations(np.ones((3, 2))))}
+    lacking = {each.spec: each.why for each in list_candidates("full", offmap.Activations(np.ones((3, 2))))}
     assert lacking["msp"] == "needs logits, which is not there"
     assert lacking["rmds"] == "needs labels, which is not there"
     assert lacking["knn(1, normalize=false)"] == ""
-    assert lacking["knn(1)"] == "without a network, the lengths of rows count too"
+    table = np.random.default_rng(0).normal(size=(20, 3)) * [1, 1, 1000]
+    lacking = {each.spec: each.why for each in list_candidates("full", offmap.Activations(table))}
+    assert lacking["knn(1)"].startswith("columns have different units")
 
 
 def test_trials_print_as_a_table() -> None:
@@ -415,6 +438,15 @@ def test_the_tail_goes_on_where_fishers_ends() -> None:
     assert got[1] < got[2] < got[3] < got[4] < got[5]
     near = combine({0: torch.from_numpy(held_out - 1e-9)}).numpy()
     np.testing.assert_allclose(near, combine({0: torch.from_numpy(held_out)}).numpy(), atol=1e-4)  # no steps
+
+
+def test_the_root_bends_the_tail() -> None:
+    import torch
+
+    held_out = np.random.default_rng(0).normal(size=200)
+    queries = {0: torch.tensor([-torch.inf, -9.0, -1.0, 0.3, 5.0])}
+    straight, bent = (Combiner(fit_combination([held_out], name), (2.0,), name)(queries) for name in ("tail", "root"))
+    torch.testing.assert_close(bent, -2 * (-straight / 2).sqrt())
 
 
 def test_a_tail_of_ties_is_as_unlikely_as_can_be() -> None:

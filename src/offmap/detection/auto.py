@@ -1,24 +1,23 @@
 """``auto``: the detector that is chosen from known activations, without one unknown input.
 
-From each family of methods the two candidates are taken that best tell known inputs from pseudo-unknown ones (see
-`offmap.detection.pseudo_unknowns`). What is far behind the best of all is left out; the others are added up.
+Half of the sum is fixed: a core of methods that between them notice inputs far from all known ones. The other half is
+chosen: the best method of each of four families, by how well it tells known inputs from pseudo-unknown ones (see
+`offmap.detection.pseudo_unknowns`), which say much about unknown inputs that are near and little about far ones.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 
 from offmap.activations import Activations
 from offmap.detection.base import Score
-from offmap.detection.checks import missing_input
+from offmap.detection.candidates import WIDE, Budget, Evidence, components_of, list_candidates, list_core
 from offmap.detection.pseudo_unknowns import CROSSED, LEFT_OUT, Trial, make_trials
 from offmap.detection.terms import Plan, Term
 from offmap.errors import InputError, OffmapError, OffmapWarning
@@ -26,35 +25,12 @@ from offmap.extra_passes import Requirements
 from offmap.metrics.detection import auroc
 from offmap.typing import Array
 
-COMBINE = "tail"
+COMBINE = "root"
 ROWS = 4000  # known inputs that the choice is made on
 HELD_OUT, MOST_HELD_OUT = 0.2, 1000
 FEWEST = 40  # below, no candidate can be told from another
-WIDE = 1024  # with more features than this, classes are left out once: decompositions cost their cube
 FEW = 500  # with fewer inputs than this, classes are left out five times: single trials are noisy
-TRUST = 0.75  # in classes left out, against crossed inputs
-DOUBT = 0.5  # added to every separation: small ones are not told apart
-PER_FAMILY = 2  # candidates of a family that are added up
-LEAST = 0.5  # of the best separation; what reaches less is left out
-CERTAIN = 1e-3  # an AUROC nearer to 0 or 1 cannot be told from this
-
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "logits": (
-        "msp", "energy", "gen", "react(95)|energy", "react(99)|energy", "lts(95)|energy", "ash_s(90)|energy",
-        "scale(85)|energy", "dice(0.7)|energy",
-    ),
-    "gaussians": ("mahalanobis", "mahalanobis(0.1)", "mahalanobis_pp", "rmds", "rmds_pp", "ssd", "gmm(1)"),
-    "neighbours": (
-        "knn(1)", "knn(10)", "knn(50)", "knn(1, normalize=false)", "knn(10, normalize=false)",
-        "knn(10, normalize=false, standardize=true)", "nnguide(10, alpha=1.0)",
-    ),
-    "subspaces": ("vim", "residual", "pca", "pnml", "neco"),
-    "geometry": ("she", "fdbd", "nci"),
-}  # fmt: skip
-WITHOUT_LABELS = ("ssd", "gmm(1)")  # one Gaussian; with labels the others say more
-SEARCHING = "neighbours"  # the family that auto(fast) does without
-DIRECTIONS = ("knn(1)", "knn(10)", "knn(50)", "ssd", "mahalanobis_pp", "rmds_pp")  # blind to the lengths of rows
-COSTLY = ("mahalanobis", "rmds", "residual", "pnml")  # where features are wide, a relative of each is enough
+BEST = 4  # families whose best candidate is added to the core
 FURTHER_PASSES = ("odin", "mc_dropout")
 PLAIN = ("energy", "knn(1, normalize=false)", "mahalanobis(0.1)", "gmm(1)", "msp")  # where nothing can be compared
 
@@ -80,7 +56,7 @@ class Auto(Score):
     name = "auto"
     paper = "the choice is offmap's own; leaving classes out to choose a detector: arXiv 2602.05935"
 
-    budget: Literal["full", "fast"] = "full"
+    budget: Budget = "full"
     passes: bool = False
     seed: int = 0
 
@@ -103,40 +79,6 @@ class Auto(Score):
     def score(self, batch: Any, ready: Any) -> torch.Tensor:
         """Refuse: what scores is the sum that was chosen."""
         raise InputError(f"{self}: chosen when it is fitted on known inputs; call fit(known)")
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Evidence about one candidate.
-
-    Attributes
-    ----------
-    spec, family : str
-        Its text form, and the family that it stands for.
-    left_out, crossed : float or None
-        AUROC of held-out known inputs against inputs of classes left out, and against crossed ones.
-    weight : float
-        In the sum; 0 when it was not chosen.
-    why : str
-        One sentence on why it is in the sum or not.
-    """
-
-    spec: str
-    family: str
-    left_out: float | None = None
-    crossed: float | None = None
-    weight: float = 0.0
-    why: str = ""
-
-    @property
-    def separation(self) -> float:
-        """How many standard deviations lie between known and pseudo-unknown inputs, were both normal."""
-        found = [(TRUST, self.left_out), (1 - TRUST, self.crossed)]
-        told = [(trust, area) for trust, area in found if area is not None]
-        if not told:
-            return 0.0
-        area = sum(trust * area for trust, area in told) / sum(trust for trust, _ in told)
-        return max(0.0, math.sqrt(2) * float(ndtri(np.clip(area, CERTAIN, 1 - CERTAIN))))
 
 
 class Trials(list[dict[str, Any]]):
@@ -188,13 +130,14 @@ def choose_sum(
         One sentence, where families had to be left out or nothing could be compared.
     """
     fit, held_out = split_known(known, val, auto.seed)
-    candidates = list_candidates(auto, known)
+    candidates = list_candidates(auto.budget, known)
     enough = len(fit) + len(held_out) >= FEWEST
     rounds = 1 if fit.has_features and fit.features.shape[1] > WIDE else 5 if len(fit) < FEW else 2
     with np.errstate(over="ignore", invalid="ignore"):  # numbers too large for float32: no method can score them
         trials = _list_trials(fit, held_out, rounds, auto.seed) if enough else []
         judged = [judge(candidate, trials, device) for candidate in candidates]
-    chosen = weigh(judged)
+    # clusters stand in for classes where there are none; they are too unlike them to choose on
+    chosen = weigh(judged, list_core(auto.budget, known), known.has_logits or known.labels is not None)
     if not any(each.weight for each in chosen):
         chosen = _plain_sum(judged, fit, device)
     if auto.passes:
@@ -213,7 +156,7 @@ def _list_trials(fit: Activations, held_out: Activations, rounds: int, seed: int
 
 def combine_chosen(evidence: Sequence[Evidence]) -> Plan:
     """Make the sum of all candidates that have a weight."""
-    terms = tuple(Term(_components(each.spec), each.weight) for each in evidence if each.weight)
+    terms = tuple(Term(components_of(each.spec), each.weight) for each in evidence if each.weight)
     if not terms:
         raise InputError(f"auto: no method can be fitted ({evidence[0].why}); give more inputs, or name a method")
     return Plan(terms, COMBINE)
@@ -229,27 +172,6 @@ def split_known(known: Activations, val: Activations | None, seed: int) -> tuple
         return known, known
     count = min(MOST_HELD_OUT, max(1, round(len(order) * HELD_OUT)))
     return known[np.sort(order[count:])], known[np.sort(order[:count])]
-
-
-def list_candidates(auto: Auto, known: Activations) -> list[Evidence]:
-    """List all candidates of the budget; those that cannot read these activations say what they lack."""
-    wide = known.has_features and known.features.shape[1] > WIDE
-    found = []
-    for family, specs in FAMILIES.items():
-        if family == SEARCHING and auto.budget == "fast":
-            continue
-        for spec in specs:
-            if spec in WITHOUT_LABELS and known.labels is not None:
-                continue
-            why = ""
-            if lacks := missing_input([_components(spec)], known, fitting=True):
-                why = f"needs {lacks}, which is not there"
-            elif spec in DIRECTIONS and not known.has_logits:
-                why = "without a network, the lengths of rows count too"
-            elif spec in COSTLY and wide:
-                why = f"with more than {WIDE} features a relative that costs less is tried"
-            found.append(Evidence(spec, family, why=why))
-    return found
 
 
 def judge(candidate: Evidence, trials: Sequence[Trial], device: str | torch.device) -> Evidence:
@@ -272,37 +194,62 @@ def _fit_and_score(spec: str, fit: Activations, sets: Iterable[Activations], dev
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OffmapWarning)  # such as a singular covariance: the score tells what it costs
-        made = Detector(_components(spec)).fit(fit, device=device)
+        made = Detector(components_of(spec)).fit(fit, device=device)
         return [made.score(acts, device) for acts in sets]
 
 
-def weigh(judged: Sequence[Evidence]) -> list[Evidence]:
-    """Take the two best candidates of each family with equal weights, unless they are far behind the best of all.
+def weigh(judged: Sequence[Evidence], core: Sequence[str], compare: bool = True) -> list[Evidence]:
+    """Give half of the weight to the core, and half to the best candidate of each of the four best families.
 
-    Far behind is one whose separation d gives (d + 1/2) / (D + 1/2) < 1/2, D the best one's. Finer weights were tried
-    and do not carry over from one network to the next; two of a family lose less than one where they disagree.
+    Finer weights were tried and do not carry over from one network to the next.
+
+    Parameters
+    ----------
+    judged : sequence of Evidence
+        All candidates.
+    core : sequence of str
+        Those that are added up whatever the evidence.
+    compare : bool, default=True
+        Whether the evidence counts; if not, the core has all the weight.
+
+    Returns
+    -------
+    list of Evidence
+        The same with weights and reasons; without any weight where nothing speaks for any candidate.
 
     Examples
     --------
-    >>> strong, weak = Evidence("knn(10)", "neighbours", 0.98, 0.98), Evidence("msp", "logits", 0.6, 0.6)
-    >>> [(each.spec, each.weight) for each in weigh([strong, weak])]
-    [('knn(10)', 1.0), ('msp', 0.0)]
+    >>> near, far = Evidence("msp", "logits", 0.9, 0.9), Evidence("knn(1)", "neighbours", 0.8, 0.8)
+    >>> other = Evidence("energy", "logits", 0.7, 0.7)
+    >>> [(each.spec, each.weight) for each in weigh([near, other, far], core=["knn(1)"])]
+    [('msp', 0.5), ('energy', 0.0), ('knn(1)', 1.5)]
     """
-    top = max((each.separation for each in judged), default=0.0)
-    if top == 0:
+    usable = [each for each in judged if not each.why]
+    if not any(each.separation for each in usable):
         return list(judged)
-    families: dict[str, list[Evidence]] = {}
-    for each in sorted((each for each in judged if not each.why), key=lambda each: -each.separation):
-        families.setdefault(each.family, []).append(each)
-    return [each if each.why else _weighed(each, families[each.family][:PER_FAMILY], top) for each in judged]
+    always = [each.spec for each in usable if each.spec in core]
+    best: dict[str, Evidence] = {}
+    for each in sorted(usable, key=lambda each: -each.separation):
+        best.setdefault(each.family, each)
+    chosen = {each.spec for each in list(best.values())[:BEST] if each.separation} if compare or not always else set()
+    share = max(len(always), 1) / max(len(chosen), 1)
+    found = []
+    for each in judged:
+        weight = (each.spec in always) + share * (each.spec in chosen)
+        found.append(each if each.why else replace(each, weight=weight, why=_reason(each, always, chosen, best)))
+    return found
 
 
-def _weighed(each: Evidence, best: Sequence[Evidence], top: float) -> Evidence:
-    if not any(each is one for one in best):
-        return replace(each, why=f"{' and '.join(one.spec for one in best)} are better in its family")
-    if each.separation == 0 or (each.separation + DOUBT) / (top + DOUBT) < LEAST:
-        return replace(each, why="far behind the best of all")
-    return replace(each, weight=1.0, why="among the two best of its family")
+def _reason(each: Evidence, always: Sequence[str], chosen: set[str], best: dict[str, Evidence]) -> str:
+    """Say in one sentence why a candidate is in the sum or not."""
+    if each.spec in always:
+        return "always in the sum" + (", and the best of its family" if each.spec in chosen else "")
+    if each.spec in chosen:
+        return "the best of its family"
+    if not chosen:
+        return "clusters are no classes, so that nothing is chosen on them"
+    top = best[each.family]
+    return "its family is behind four others" if top is each else f"{top.spec} is better in its family"
 
 
 def _plain_sum(judged: Sequence[Evidence], fit: Activations, device: str | torch.device) -> list[Evidence]:
@@ -363,9 +310,3 @@ def _warn(chosen: Sequence[Evidence], known: Activations, compared: bool) -> Non
     if words:
         taken = " + ".join(each.spec for each in chosen if each.weight)
         warnings.warn(f"auto: {'; '.join(words)}; chosen: {taken or 'nothing'}", OffmapWarning, stacklevel=4)
-
-
-def _components(spec: str) -> Any:
-    from offmap.detection.spec import parse
-
-    return parse(spec).chains[0]

@@ -43,12 +43,15 @@ class Combination:
         One sentence on what it computes and what it does not guarantee.
     tailed : bool
         Whether p goes on falling, exponentially, beyond the lowest held-out score.
+    bend : callable or None
+        Applied to log p, where p is tailed.
     """
 
     transform: Callable[[Tensor], Tensor] | None
     finish: Callable[[Tensor, Tensor], Tensor]
     meaning: str
     tailed: bool = False
+    bend: Callable[[Tensor], Tensor] | None = None
 
 
 def _log(p: Tensor) -> Tensor:
@@ -65,6 +68,10 @@ def _tangent(p: Tensor) -> Tensor:
 
 def _negative_inverse(p: Tensor) -> Tensor:
     return -1 / p
+
+
+def _root(log_p: Tensor) -> Tensor:
+    return -(-log_p).clamp(min=0).sqrt()
 
 
 TAIL = 0.1  # the share of held-out scores that the tail is fitted to
@@ -90,6 +97,14 @@ COMBINATIONS: dict[str, Combination] = {
         "held-out scores and is cut at exp(-15): far inputs are still ordered, and no term outvotes all others. No "
         "p-value before calibration.",
         tailed=True,
+    ),
+    "root": Combination(
+        _log,
+        lambda total, weights: total,
+        "The weighted sum of -sqrt(-log p), p as in tail: close to adding normal deviates, so that many terms that "
+        "doubt a little count more than in tail, and one that is sure less. No p-value before calibration.",
+        tailed=True,
+        bend=_root,
     ),
     "stouffer": Combination(
         _probit,
@@ -278,12 +293,15 @@ class Combiner:
         self.live = tuple(number for number, scale in enumerate(state["scale"].tolist()) if scale > 0)
         device = state["scale"].device
         self.weights = torch.tensor([weights[number] for number in self.live], dtype=torch.float64, device=device)
-        transform = COMBINATIONS[combine].transform
+        transform, bend = COMBINATIONS[combine].transform, COMBINATIONS[combine].bend
         self._standard: list[Callable[[Tensor], Tensor]] = [
             _Standardized(state["location"][number].clone(), state["scale"][number].clone())
             if transform is None
             else _Transformed(
-                state["scores"][number].contiguous(), transform, state["tail"][number] if "tail" in state else None
+                state["scores"][number].contiguous(),
+                transform,
+                state["tail"][number] if "tail" in state else None,
+                bend,
             )
             for number in self.live
         ]
@@ -307,17 +325,26 @@ class _Standardized:
 class _Transformed:
     """Transforms the conformal p-value of a score; each of the n + 1 possible p-values is transformed once."""
 
-    def __init__(self, held_out: Tensor, transform: Callable[[Tensor], Tensor], tail: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        held_out: Tensor,
+        transform: Callable[[Tensor], Tensor],
+        tail: Tensor | None = None,
+        bend: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         n = len(held_out)
         p = torch.arange(1, n + 2, dtype=torch.float64, device=held_out.device) / (n + 1)
         p[-1] = (n + 0.5) / (n + 1)  # at 1 the normal and the Cauchy quantile are infinite
         self.values = transform(p)
         self.rows = fill_rows(held_out)
         self.tail = None if tail is None else _Tail(held_out, self.values, tail)
+        self.bend = bend
 
     def __call__(self, score: Tensor) -> Tensor:
         counts = count_at_most(self.rows, self.rows[:, 0], score)
         values = self.values[counts.clamp(max=len(self.values) - 1)] if self.tail is None else self.tail(score, counts)
+        if self.bend is not None:
+            values = self.bend(values)
         return torch.where(score == score, values, torch.nan)
 
 

@@ -111,7 +111,8 @@ def _methods(known: Activations, seed: int) -> tuple[list[Finding], Section] | N
     """Rank the candidates of ``auto`` by how well they tell known inputs from pseudo-unknown ones."""
     if known.labels is not None and (known.labels < 0).any():
         known = known[np.flatnonzero(known.labels >= 0)]
-    from offmap.detection.auto import Auto, Evidence, choose_sum
+    from offmap.detection.auto import Auto, choose_sum
+    from offmap.detection.candidates import Evidence
 
     if len(known) == 0:
         return None

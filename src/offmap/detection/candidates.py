@@ -1,0 +1,184 @@
+"""What ``auto`` can add up: the core that it always takes, the families that it chooses from, and the evidence on each.
+
+Both lists were settled on the networks that `benchmarks/auto_pairs.py` calls development.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import ndtri
+
+from offmap.activations import Activations
+from offmap.detection.checks import missing_input
+
+Budget = Literal["full", "fast"]
+TRUST = 0.75  # in classes left out, against crossed inputs
+CERTAIN = 1e-3  # an AUROC nearer to 0 or 1 cannot be told from this
+WIDE = 1024  # with more features than this, classes are left out once: decompositions cost their cube
+UNITS = 10  # times the median: a column that spreads further is in another unit than the rest
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "logits": (
+        "msp", "energy", "gen", "react(95)|energy", "react(99)|energy", "lts(95)|energy", "ash_s(90)|energy",
+        "scale(85)|energy", "dice(0.7)|energy", "entropy",
+    ),
+    "gaussians": ("mahalanobis", "mahalanobis(0.1)", "mahalanobis_pp", "rmds", "rmds_pp", "ssd", "gmm(1)"),
+    "neighbours": (
+        "knn(1)", "knn(10)", "knn(50)", "knn(1, normalize=false)", "knn(10, normalize=false)",
+        "knn(1, normalize=false, standardize=true)", "knn(10, normalize=false, standardize=true)",
+        "nnguide(10, alpha=1.0)",
+    ),
+    "subspaces": ("vim", "residual", "pca", "pnml", "neco"),
+    "geometry": ("she", "fdbd", "nci", "cadref"),
+    "gradients": ("grood", "gradnorm"),
+}  # fmt: skip
+SEARCHING = (*FAMILIES["neighbours"], "grood")  # what auto(fast) does without
+WITHOUT_LABELS = ("ssd", "gmm(1)")  # one Gaussian; with labels the others say more
+DIRECTIONS = ("knn(1)", "knn(10)", "knn(50)", "ssd", "mahalanobis_pp", "rmds_pp")  # blind to the lengths of rows
+COSTLY = ("mahalanobis", "rmds", "residual", "pnml")  # where features are wide, a relative of each is enough
+
+_NEIGHBOURS = ("knn(1)", "knn(1, normalize=false)", "knn(1, normalize=false, standardize=true)")
+CORES: dict[tuple[str, bool], tuple[str, ...]] = {  # by budget, and whether there are logits
+    ("full", True): (*_NEIGHBOURS, "pca", "fdbd", "lts(95)|energy"),
+    ("full", False): (*_NEIGHBOURS, "pca", "gmm(1)"),
+    ("fast", True): (
+        "pca", "fdbd", "lts(95)|energy", "vim", "mahalanobis_pp", "mahalanobis(0.1)", "rmds_pp", "cadref",
+    ),
+    ("fast", False): ("pca", "gmm(1)", "mahalanobis(0.1)"),
+}  # fmt: skip
+LOGITS_ALONE = ("energy", "gen", "msp")  # the core where there are no features
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Evidence about one candidate.
+
+    Attributes
+    ----------
+    spec, family : str
+        Its text form, and the family that it stands for.
+    left_out, crossed : float or None
+        AUROC of held-out known inputs against inputs of classes left out, and against crossed ones.
+    weight : float
+        In the sum; 0 when it was not chosen.
+    why : str
+        One sentence on why it is in the sum or not.
+    """
+
+    spec: str
+    family: str
+    left_out: float | None = None
+    crossed: float | None = None
+    weight: float = 0.0
+    why: str = ""
+
+    @property
+    def separation(self) -> float:
+        """How many standard deviations lie between known and pseudo-unknown inputs, were both normal."""
+        found = [(TRUST, self.left_out), (1 - TRUST, self.crossed)]
+        told = [(trust, area) for trust, area in found if area is not None]
+        if not told:
+            return 0.0
+        area = sum(trust * area for trust, area in told) / sum(trust for trust, _ in told)
+        return max(0.0, math.sqrt(2) * float(ndtri(np.clip(area, CERTAIN, 1 - CERTAIN))))
+
+
+def list_candidates(budget: Budget, known: Activations) -> list[Evidence]:
+    """List all candidates of the budget; those that cannot read these activations say what they lack.
+
+    Parameters
+    ----------
+    budget : {"full", "fast"}
+        ``fast`` leaves out methods that search neighbours.
+    known : Activations
+        Known inputs.
+
+    Returns
+    -------
+    list of Evidence
+        With a `why` where a candidate is not to be tried.
+
+    Examples
+    --------
+    >>> lacking = {each.spec: each.why for each in list_candidates("full", Activations(np.eye(3)))}
+    >>> lacking["msp"], lacking["knn(1)"]
+    ('needs logits, which is not there', '')
+    """
+    wide = known.has_features and known.features.shape[1] > WIDE
+    units = not known.has_logits and has_different_units(known)
+    found = []
+    for family, specs in FAMILIES.items():
+        for spec in specs:
+            if spec in SEARCHING and budget == "fast":
+                continue
+            if spec in WITHOUT_LABELS and known.labels is not None and known.has_logits:
+                continue
+            why = ""
+            if lacks := missing_input([components_of(spec)], known, fitting=True):
+                why = f"needs {lacks}, which is not there"
+            elif spec in DIRECTIONS and units:
+                why = "columns have different units, so that the directions of rows mean nothing"
+            elif spec in COSTLY and wide:
+                why = f"with more than {WIDE} features a relative that costs less is tried"
+            found.append(Evidence(spec, family, why=why))
+    return found
+
+
+def list_core(budget: Budget, known: Activations) -> tuple[str, ...]:
+    """List the methods that are always added up, whatever the evidence, where they can be fitted.
+
+    Parameters
+    ----------
+    budget : {"full", "fast"}
+        ``fast`` leaves out methods that search neighbours.
+    known : Activations
+        Known inputs.
+
+    Returns
+    -------
+    tuple of str
+        Their text forms.
+
+    Examples
+    --------
+    >>> list_core("fast", Activations(np.eye(3)))
+    ('pca', 'gmm(1)', 'mahalanobis(0.1)')
+    """
+    return CORES[budget, known.has_logits] if known.has_features else LOGITS_ALONE
+
+
+def has_different_units(known: Activations) -> bool:
+    """Say whether one column of the features spreads ten times further than most: a table, not an embedding.
+
+    Parameters
+    ----------
+    known : Activations
+        Known inputs.
+
+    Returns
+    -------
+    bool
+        False without features.
+
+    Examples
+    --------
+    >>> rows = np.random.default_rng(0).normal(size=(50, 4))
+    >>> has_different_units(Activations(rows)), has_different_units(Activations(rows * [1, 1, 1, 500]))
+    (False, True)
+    """
+    if not known.has_features:
+        return False
+    spread = np.asarray(known.features[:4096], np.float64).std(axis=0)
+    varies = spread[spread > 0]
+    return len(varies) > 0 and bool(varies.max() > UNITS * np.median(varies))
+
+
+def components_of(spec: str) -> Any:
+    """Parse a candidate into its shapers and score."""
+    from offmap.detection.spec import parse
+
+    return parse(spec).chains[0]
