@@ -14,7 +14,6 @@ import offmap
 from offmap.detection.batch import ActivationBatch, TensorHead
 from offmap.detection.shapers.dice import contribution, largest, n_kept
 from offmap.detection.spec import parse
-from offmap.errors import InputError
 
 ROWS = hnp.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 12)), elements=st.floats(0, 50, width=32))
 
@@ -47,18 +46,6 @@ def test_ash_and_scale_against_loops(features: np.ndarray, percentile: float) ->
         assert np.allclose(binary[binary > 0], total / len(places), rtol=1e-4)
         assert np.allclose(found["ash_s"][r], found["ash_p"][r] * ratio, rtol=1e-4)
         assert np.allclose(found["scale"][r], row * ratio, rtol=1e-4)
-
-
-def test_logit_norm_makes_all_logits_as_long_and_keeps_the_class() -> None:
-    known = blobs(50)
-    made = offmap.detector("logit_norm(0.5)|energy").fit(known)
-    unit = known.logits.astype(np.float64) / np.linalg.norm(known.logits.astype(np.float64), axis=1, keepdims=True)
-    np.testing.assert_allclose(made.score(known), np.log(np.exp(unit / 0.5).sum(axis=1)), rtol=1e-4)
-    np.testing.assert_array_equal(made.predict_classes(known), known.predictions)
-    zeros = offmap.Activations(None, logits=np.zeros((1, 3), np.float32))
-    assert not np.isnan(offmap.detector("logit_norm|msp").fit(zeros).score(zeros)).any()
-    with pytest.raises(InputError, match="temperature must be above 0"):
-        offmap.detector("logit_norm(0)|msp")
 
 
 def test_lts_scales_the_logits_by_the_square_of_the_ratio() -> None:

@@ -1,4 +1,4 @@
-"""Shapers that prune or rescale each input's own activations or logits: ASH, SCALE, LTS, LogitNorm. Nothing to fit."""
+"""Shapers that prune or rescale each input's own activations: ASH, SCALE, LTS. Nothing to fit."""
 
 from __future__ import annotations
 
@@ -205,41 +205,3 @@ class LTS(_ByPercentile):
     def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
         """Scale the logits."""
         return block.with_logits(block.logits * mass_ratio(block.features, self.percentile).square())
-
-
-@register
-class LogitNorm(Shaper):
-    """Scales the logits of an input to length 1 and divides them by a temperature; the predicted class stays.
-
-    The paper trains networks with these logits. After training it makes a score blind to how long the logits are, which
-    is what energy and the largest logit mostly see.
-
-    Parameters
-    ----------
-    temperature : float, default=0.04
-        What the logits of length 1 are divided by.
-
-    Examples
-    --------
-    >>> import numpy as np, offmap
-    >>> acts = offmap.Activations(None, logits=np.array([[3.0, 4.0], [6.0, 8.0]]))
-    >>> offmap.detector("logit_norm(1.0)|maxlogit").fit(acts).score(acts)
-    array([0.8, 0.8])
-    """
-
-    name = "logit_norm"
-    paper = "Wei et al., Mitigating Neural Network Overconfidence with Logit Normalization, ICML 2022"
-    reads = ("logits",)
-    shapes = "logits"
-    grid = {"temperature": (0.01, 0.04, 0.1, 0.5, 1.0)}
-
-    temperature: float = 0.04
-
-    def check(self) -> None:
-        """Refuse a temperature that is not positive."""
-        self.number("temperature", 0, float("inf"), "the temperature must be above 0", open_low=True)
-
-    def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
-        """Scale the logits."""
-        length = block.logits.norm(dim=1, keepdim=True).clamp(min=torch.finfo(block.logits.dtype).tiny)
-        return block.with_logits(block.logits / length / self.temperature)
