@@ -123,7 +123,7 @@ def test_odin_without_its_pass_names_the_call(inputs):
         offmap.detector("odin").fit(plain).score(plain)
 
 
-@pytest.mark.parametrize("spec", ["mahalanobis(epsilon=0.05)", "react(70)|mahalanobis(epsilon=0.05)"])
+@pytest.mark.parametrize("spec", ["mahalanobis(0.0, epsilon=0.05)", "react(70)|mahalanobis(0.0, epsilon=0.05)"])
 def test_perturbed_mahalanobis_by_hand(spec, inputs, labels):
     model = small_cnn(1)
     _, scores = fitted_and_scored(spec, Network(model), inputs, labels)

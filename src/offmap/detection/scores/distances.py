@@ -119,17 +119,25 @@ class _ClassGaussians(Score):
     reads = ("features",)
     fits = ("features", "labels")
 
+    @property
+    def layered(self) -> LayeredGaussians | None:
+        """The Gaussians of several layers, where the method reads them; `None` for the features alone."""
+        return None
+
     def statistics(self) -> Mapping[str, Statistic]:
-        """Start class means and one scatter."""
-        return {"moments": ClassMoments()}
+        """Start class means and one scatter, of each layer where there are any."""
+        return {"moments": ClassMoments()} if self.layered is None else self.layered.statistics()
 
     def statistics_key(self) -> Hashable:
-        """Return the same for the whole family."""
-        return "class moments"
+        """Return the same for the whole family, or with layers all parameters."""
+        return "class moments" if self.layered is None else self
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
-        """Add features of labelled inputs."""
-        statistics["moments"].update(block.features, block.labels)
+        """Add features of labelled inputs, or their layers."""
+        if self.layered is None:
+            statistics["moments"].update(block.features, block.labels)
+        else:
+            self.layered.observe(statistics, block)
 
 
 @register
@@ -175,28 +183,14 @@ class Mahalanobis(_ClassGaussians):
         self.require(either, "epsilon", "with layers there is no input step; give one of the two")
 
     @property
-    def _layered(self) -> LayeredGaussians:
-        return LayeredGaussians(self.layers, self.attack, self.scale)
-
-    def statistics_key(self) -> Hashable:
-        """Return the family's key, or with layers all parameters."""
-        return self if self.layers else super().statistics_key()
-
-    def statistics(self) -> Mapping[str, Statistic]:
-        """Start class means and one scatter, of each layer where there are any."""
-        return self._layered.statistics() if self.layers else super().statistics()
-
-    def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
-        """Add features of labelled inputs, and their layers."""
-        if self.layers:
-            self._layered.observe(statistics, block)
-        else:
-            super().observe(statistics, block)
+    def layered(self) -> LayeredGaussians | None:
+        """The Gaussians of the named layers; `None` without layers."""
+        return LayeredGaussians(self.layers, self.attack, self.scale) if self.layers else None
 
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return whitened means, and with layers their weights."""
-        if self.layers:
-            return self._layered.solve(statistics, self._solve_one, nearest_squared_distance)
+        if self.layered is not None:
+            return self.layered.solve(statistics, self._solve_one, nearest_squared_distance)
         return self._solve_one(statistics["moments"])
 
     def _solve_one(self, moments: ClassMoments) -> State:
@@ -204,14 +198,14 @@ class Mahalanobis(_ClassGaussians):
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return minus the squared distance, or the weighed sum over layers."""
-        if self.layers:
-            return self._layered.score(block, ready, nearest_squared_distance)
+        if self.layered is not None:
+            return self.layered.score(block, ready, nearest_squared_distance)
         return -nearest_squared_distance(block.features, ready)
 
     def requests(self, state: State | None, shape: Callable[[ActivationBatch], ActivationBatch]) -> tuple[Request, ...]:
         """Return the layers, and the attacked pass to fit on; or the pass with an input step, once there are means."""
-        if self.layers:
-            return self._layered.requests(fitted=state is not None)
+        if self.layered is not None:
+            return self.layered.requests(fitted=state is not None)
         if self.epsilon == 0 or not state:
             return ()
 
