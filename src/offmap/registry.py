@@ -26,7 +26,7 @@ from offmap.errors import InputError
 
 T = TypeVar("T")
 F = TypeVar("F")
-LISTED = 20  # longer lists are not spelled out in an error
+LISTED = 40  # longer lists are not spelled out in an error
 
 
 class Registry(Generic[T]):

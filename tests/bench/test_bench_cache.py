@@ -143,7 +143,7 @@ def extractor_of(network: BenchNetwork, folder: Path) -> Extractor:
     [
         ({}, "must say where it is"),
         ({"path": "nowhere.npz"}, "no such file"),
-        ({"digits": "all"}, "'train', 'val'"),
+        ({"digits": "some"}, "'train', 'val'"),
         ({"noise": "pink"}, "'gaussian' or 'uniform'"),
         ({"path": "a", "noise": "uniform"}, "must say where it is"),
     ],

@@ -88,7 +88,7 @@ def test_pictures_in_folders_whose_names_are_the_classes(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nonsense"], "there is no objective 'nonsense'"),
+        (["nonsense"], "there is no objective 'nonsense'; choose one of"),
         (["gcd", "--set", "epochs"], "--set epochs: name=value is needed"),
         (["gcd", "--set", "epoch=3"], "there is no setting 'epoch'"),
         (["gcd", "--k", "many"], "--k many: a whole number or auto"),

@@ -8,6 +8,7 @@ import torch
 from detection_zoo import blobs, rebuilt
 
 import offmap
+from offmap.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +40,10 @@ def test_she(known: offmap.Activations, test: offmap.Activations) -> None:
     np.testing.assert_allclose(offmap.detector("she").fit(known).score(test), wanted, rtol=1e-5)
 
 
-def test_she_without_any_right_input_is_zero(known: offmap.Activations, test: offmap.Activations) -> None:
+def test_she_without_any_right_input_is_refused(known: offmap.Activations) -> None:
     wrong = rebuilt(known, labels=(known.predictions + 1) % 3)
-    assert (offmap.detector("she").fit(wrong).score(test) == 0).all()
+    with pytest.raises(InputError, match="no known input was classified rightly"):
+        offmap.detector("she").fit(wrong)
 
 
 def test_fdbd(known: offmap.Activations, test: offmap.Activations) -> None:

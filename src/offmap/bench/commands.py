@@ -18,7 +18,7 @@ def describe_suites() -> tuple[dict[str, Any], str]:
     --------
     >>> found, text = describe_suites()
     >>> sorted(found["suites"])[:2]
-    ['cifar10-densenet', 'cifar100-densenet']
+    ['c10-5', 'c100-50']
     """
     from offmap.bench.open_world import list_open_world, load_open_world
 

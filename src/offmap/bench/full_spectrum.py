@@ -36,7 +36,7 @@ def separate_shifted(
 
     Examples
     --------
-    >>> rows = [SuiteRow("energy", "energy", name, 0, 0, 0, 0) for name in ("far", "blurred")]
+    >>> rows = [SuiteRow("energy", "energy", name, 0, 0, 0, 0, None, 0, 0) for name in ("far", "blurred")]
     >>> scores = {"id": np.array([2.0, 3.0]), "far": np.array([1.0]), "blurred": np.array([0.0, 0.5])}
     >>> found, apart = separate_shifted(rows, scores, ["blurred"])
     >>> found[0].full_spectrum["auroc"], apart[0].ood

@@ -63,9 +63,11 @@ class Tile:
         ndarray of float32 of shape (n, rows)
             Inner products less the penalties.
         """
-        values: Float32Array = np.matmul(queries, as_floats(self.rows).T, out=out)
-        if self.penalty is not None:
-            values -= self.penalty
+        with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 a row is infinitely far, not an error
+            values: Float32Array = np.matmul(queries, as_floats(self.rows).T, out=out)
+            if self.penalty is not None:
+                values -= self.penalty
+                values[:, ~np.isfinite(self.penalty)] = -np.inf
         return values
 
 

@@ -213,7 +213,8 @@ class Frame:
             penalty = np.empty(len(part), np.float32)
             for block in blocks(part):
                 away = part[block].astype(np.float64) - middle
-                penalty[block] = np.square(away).sum(axis=1) / 2
+                with np.errstate(over="ignore"):  # a distance beyond float32 is infinite
+                    penalty[block] = np.square(away).sum(axis=1) / 2
             penalties.append(penalty)
         return cls(middle, penalties)
 

@@ -55,7 +55,7 @@ def clustering_error(Z: npt.ArrayLike, labels: npt.ArrayLike) -> ClusteringError
     --------
     >>> found = clustering_error([[0.0], [4.0], [3.0], [9.0]], [0, 0, 1, 1])
     >>> found.error, round(found.bound, 3)
-    (0.25, 0.812)
+    (0.25, 1.625)
     """
     rows, given = np.asarray(Z, dtype=np.float64), np.asarray(labels)
     measure = kmeans_measure(rows, given)
