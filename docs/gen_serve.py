@@ -57,7 +57,7 @@ def learning() -> str:
         Learning runs in a process of its own. While it ran, the 99th percentile of the time to an answer was
         {found["p99_while_learning_over_without"]:.2f} times that without, and the median
         {found["p50_while_learning_over_without"]:.2f} times (single inputs of a small network, one client,
-        {found["turns"]} turns of each, {found["cores"]} cores on which other work ran as well)."""
+        {found["turns"]} turns of each, {found["cores"]} cores without other work)."""
     return _wrap(text)
 
 

@@ -225,8 +225,8 @@ class WeiPer(Score):
 
     def _perturbed(self, features: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Return the density of all perturbed logits and their mean largest probability."""
-        density = torch.zeros(len(features), self.bins, device=features.device)
-        probability = torch.zeros(len(features), device=features.device)
+        density = torch.zeros(features.shape[0], self.bins, device=features.device)
+        probability = torch.zeros(features.shape[0], device=features.device)
         for logits in self._logits(features, state):
             share = logits.shape[1] / self.repeats
             flat = logits.flatten(1)
@@ -240,4 +240,4 @@ class WeiPer(Score):
         _, classes, width = weights.shape
         for part in torch.split(weights, max(1, COLUMNS // classes)):
             product = features @ part.reshape(-1, width).T
-            yield product.reshape(len(features), len(part), classes) + state["bias"]
+            yield product.reshape(features.shape[0], len(part), classes) + state["bias"]
