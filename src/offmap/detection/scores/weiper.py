@@ -75,7 +75,7 @@ def densities(values: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
     """
     places = ((values - low) / (high - low).clamp(min=1e-12) * bins).floor()
     inside = (places >= 0) & (places < bins)
-    counts = torch.zeros(len(values), bins, dtype=values.dtype, device=values.device)
+    counts = torch.zeros(values.shape[0], bins, dtype=values.dtype, device=values.device)
     counts = counts.scatter_add(1, places.clamp(0, bins - 1).long(), inside.to(values.dtype))
     return counts / values.shape[1]
 
