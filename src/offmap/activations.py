@@ -89,6 +89,11 @@ class Activations:
         What some methods need beyond that, by name, filled by
         `Network.extract(..., requirements=detector.requirements)`.
 
+    Attributes
+    ----------
+    columns : tuple of str or None
+        The names of the features, where a DataFrame gave them.
+
     Examples
     --------
     >>> acts = Activations(np.eye(3, dtype=np.float32), head=Head(np.ones((2, 3))), labels=[0, 1, 0])
@@ -106,6 +111,7 @@ class Activations:
     ) -> None:
         if features is None and logits is None:
             raise InputError("Activations(None): give features, logits or both")
+        self.columns = _column_names(features)
         self._features = None if features is None else _matrix(features, "features")
         self._logits = None if logits is None else _matrix(logits, "logits")
         self.head = head
@@ -213,6 +219,7 @@ class Activations:
                 raise IndexError(f"input {index} of {len(self)}")
             index = slice(where, where + 1)
         part = object.__new__(Activations)
+        part.columns = self.columns
         part._features = None if self._features is None else check_mapped(self._features)[index]
         part._logits = None if self._logits is None else check_mapped(self._logits)[index]
         part._labels = None if self._labels is None else check_mapped(self._labels)[index]
@@ -333,6 +340,44 @@ def _matrix(value: Any, name: str) -> Array:
     if array.shape[1] == 0:
         raise InputError(f"{name} of shape {array.shape}: each input needs at least one number")
     return array
+
+
+def _column_names(table: Any) -> tuple[str, ...] | None:
+    """The names of the columns of a DataFrame, of whichever library; `None` for arrays and for columns by number."""
+    names = getattr(table, "columns", None)
+    if names is None or isinstance(names, str):
+        return None
+    found = tuple(names)
+    return found if all(isinstance(name, str) for name in found) else None
+
+
+def name_probabilities(logits: Array) -> str | None:
+    """Tell whether what is given as logits are probabilities or their logarithms.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (n, c)
+        A few rows are enough.
+
+    Returns
+    -------
+    {"probabilities", "log-probabilities"} or None
+        `None` for logits.
+
+    Examples
+    --------
+    >>> shares = np.array([[0.7, 0.3], [0.2, 0.8]])
+    >>> name_probabilities(shares), name_probabilities(np.log(shares)), name_probabilities(9 * shares)
+    ('probabilities', 'log-probabilities', None)
+    """
+    rows = np.asarray(logits, np.float64)
+    if len(rows) == 0 or rows.shape[1] < 2:
+        return None
+    if (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-3):
+        return "probabilities"
+    if (rows <= 0).all() and np.allclose(np.exp(rows).sum(axis=1), 1, atol=1e-3):
+        return "log-probabilities"
+    return None
 
 
 def _as_labels(value: Any) -> Array:

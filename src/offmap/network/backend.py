@@ -56,6 +56,10 @@ class Backend(ABC):
         """Return a context in which all runs happen; afterwards everything is as it was."""
 
     @abstractmethod
+    def to(self, device: str) -> None:
+        """Stay on a device from now on, for every session that names none."""
+
+    @abstractmethod
     def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
         """Run one batch whose first input stands at place `start` of the data.
 

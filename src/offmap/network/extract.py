@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from offmap.activation_files import check_dtype
-from offmap.activations import Activations
+from offmap.activations import Activations, name_probabilities
 from offmap.errors import InputError, MissingError, OffmapWarning
 from offmap.extra_passes import Requirements
 from offmap.network.backend import Backend
 from offmap.network.batches import Batch, batch_count, read_batches, require_labels
 from offmap.network.writer import ActivationWriter, ExtractionPlan
+from offmap.progress import Advance, show_progress
 from offmap.typing import Array
 
 
@@ -63,14 +62,8 @@ def run_batch(backend: Backend, batch: Batch, requirements: Requirements, dtype:
 
 def _check_logits(logits: Array, backend: Backend) -> None:
     """Warn of probabilities, which most scores do not understand."""
-    if backend.has_head or len(logits) == 0:
-        return
-    rows = logits.astype(np.float64)
-    if (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-3):
-        kind = "probabilities"
-    elif (rows <= 0).all() and np.allclose(np.exp(rows).sum(axis=1), 1, atol=1e-3):
-        kind = "log-probabilities"
-    else:
+    kind = None if backend.has_head else name_probabilities(logits)
+    if kind is None:
         return
     warnings.warn(
         f"{backend}: its outputs are {kind}, not logits, and energy, max-logit and others lose by it; pass the name of "
@@ -130,7 +123,7 @@ def extract(
     batch_size : int
         Inputs per batch of one array.
     progress : bool or None
-        Whether to draw progress; on a terminal when `None`.
+        `False` for no progress: a bar on a terminal, elsewhere a line every half minute.
     device : str or None
         Where to compute.
 
@@ -140,7 +133,7 @@ def extract(
         Activations of all inputs.
     """
     kept = check_dtype(dtype)
-    with _bar(progress, batch_count(loader, batch_size)) as advance, backend.session(device):
+    with show_progress("extracting", batch_count(loader, batch_size), progress) as advance, backend.session(device):
         batches = _counted(read_batches(loader, labels, batch_size), advance)
         if to is None:
             return collect_activations(backend, [run_batch(backend, batch, requirements, kept) for batch in batches])
@@ -178,22 +171,7 @@ def _cast(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     return array.astype(dtype, copy=False)
 
 
-def _counted(batches: Iterator[Batch], advance: Any) -> Iterator[Batch]:
+def _counted(batches: Iterator[Batch], advance: Advance) -> Iterator[Batch]:
     for batch in batches:
         yield batch
         advance()
-
-
-@contextmanager
-def _bar(progress: bool | None, total: int | None) -> Iterator[Any]:
-    """Return a function to call after every batch; it draws on a terminal, unless that is not wanted."""
-    if progress is False or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("extracting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +13,10 @@ from torch import nn
 from offmap.errors import InputError
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+_SIZES = re.compile(
+    r"size of tensor|shapes cannot be multiplied|channels|expected input|Kernel size|output size|for input of size"
+)
 
 Inputs = torch.Tensor | Mapping[str, Any]
 Output = str | int | Callable[[Any], torch.Tensor] | None
@@ -54,6 +60,21 @@ def call_model(model: nn.Module, inputs: Inputs) -> Any:
         What the model returned.
     """
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+@contextmanager
+def explain_wrong_shape(network: object, inputs: Inputs) -> Iterator[None]:
+    """Turn a model's complaint about sizes into an `InputError` that names the shape it was given."""
+    try:
+        yield
+    except RuntimeError as error:
+        words = " ".join(str(error).split())
+        if isinstance(inputs, Mapping) or not _SIZES.search(words):
+            raise
+        raise InputError(
+            f"{network}: it does not take inputs of shape {tuple(inputs.shape[1:])} ({words[:200]}); give the size and "
+            "channels that it was trained on, for pictures on the command line with --image-size and --gray"
+        ) from error
 
 
 def find_logits(output: Any, choice: Output = None) -> torch.Tensor:

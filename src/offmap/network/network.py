@@ -160,6 +160,22 @@ class Network:
         """Return a checksum of the weights, by which a folder of activations knows its network."""
         return self.backend.fingerprint()
 
+    def to(self, device: str) -> Network:
+        """Move the network to a device, where it then stays, as ``nn.Module.to`` does.
+
+        Parameters
+        ----------
+        device : str
+            Such as ``"cuda"``.
+
+        Returns
+        -------
+        Network
+            Itself.
+        """
+        self.backend.to(device)
+        return self
+
     def __call__(self, x: Any, requirements: Requirements | None = None, device: str | None = None) -> Activations:
         """Activations of one batch: an array, a tensor, or a mapping of model arguments.
 
@@ -203,7 +219,7 @@ class Network:
         batch_size : int, default=128
             Only for one array of inputs; a loader has its own.
         progress : bool or None, default=None
-            `False` for no progress bar; there is one on a terminal only.
+            `False` for no progress: a bar on a terminal, elsewhere a line every half minute.
         device : str or None, default=None
             Where to run, e.g. ``"cuda"``; the model returns to where it was. By default where the model is.
 

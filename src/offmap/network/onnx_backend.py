@@ -31,6 +31,7 @@ class OnnxBackend(Backend):
         self._model: Any = None
         self._tap: Tap | None = None
         self._device: str | None = None
+        self._home: str | None = None
         self._sessions: dict[tuple[str | None, tuple[str, ...]], Any] = {}
 
     def __repr__(self) -> str:
@@ -61,8 +62,12 @@ class OnnxBackend(Backend):
 
     def session(self, device: str | None) -> AbstractContextManager[None]:
         """Choose where to run; nothing has to be put back, for the file is only read."""
-        self._device = device
+        self._device = self._home if device is None else device
         return nullcontext()
+
+    def to(self, device: str) -> None:
+        """Run there where a session names no other device."""
+        self._home = device
 
     def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
         """Run one batch and return features, logits and asked layers, by the names of arrays in a saved folder.

@@ -79,7 +79,7 @@ class OnnxGraph:
         bias: Array | None = None
         if node.op_type == "Add":
             constants = [self._constant(part) for part in node.input]
-            products = [self._producer.get(part) for part in node.input]
+            products = [self._maker(part) for part in node.input]
             for product, other in ((products[0], constants[1]), (products[1], constants[0])):
                 if product is not None and product.op_type == "MatMul" and other is not None:
                     node, bias = product, other
@@ -87,6 +87,13 @@ class OnnxGraph:
             return None
         weight = self._constant(node.input[1])
         return None if weight is None else self._tap(node.input[0], name, weight.T, bias)
+
+    def _maker(self, name: str) -> Any:
+        """Return the node that computes a tensor; casts after it are passed by, which Keras writes everywhere."""
+        node = self._producer.get(name)
+        while node is not None and node.op_type in ("Identity", "Cast"):
+            node = self._producer.get(node.input[0])
+        return node
 
     def _gemm(self, node: Any, name: str) -> Tap | None:
         options = {attribute.name: self._onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -24,6 +24,7 @@ from offmap.network.model_outputs import (
     Inputs,
     Output,
     call_model,
+    explain_wrong_shape,
     find_input_rows,
     find_logits,
     is_linear_head,
@@ -120,6 +121,11 @@ class TorchBackend(Backend):
         self._check_dense()
         return preserve_state(self.models, None if device is None else torch.device(device))
 
+    def to(self, device: str) -> None:
+        """Move the models."""
+        for member in self.models:
+            member.to(torch.device(device))
+
     def _check_dense(self) -> None:
         for member in self.models:
             for name, value in member.named_parameters():
@@ -151,7 +157,7 @@ class TorchBackend(Backend):
         """
         inputs = self.prepare_inputs(inputs)
         if self._tap is None:
-            with preserve_rng(seed=start), torch.no_grad():
+            with preserve_rng(seed=start), torch.no_grad(), explain_wrong_shape(self, inputs):
                 self._find(inputs)
         with preserve_rng(seed=start), torch.no_grad():
             kept: dict[str, torch.Tensor] = {}

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from offmap.errors import InputError, StoreError
+from offmap.progress import Advance, say_nothing, show_progress
 from offmap.text.cache import EmbeddingCache
 from offmap.text.checks import MAX_CHARACTERS, check_texts
 from offmap.text.models import PROBE
 from offmap.text.packaged import DEFAULT
 from offmap.text.pooling import average_pieces
-from offmap.text.progress import Advance, show_progress
 from offmap.text.sources import find_model
 from offmap.typing import Array, Float32Array
 
@@ -94,7 +94,7 @@ class TextEncoder:
         batch_size : int, default 32
             The most texts in one run of the model.
         progress : bool, optional
-            `False` for no progress bar; there is one on a terminal only.
+            `False` for no progress: a bar on a terminal, elsewhere a line every half minute.
         max_characters : int, default 1_000_000
             The longest text that is taken.
 
@@ -114,7 +114,7 @@ class TextEncoder:
         if batch_size < 1:
             raise InputError(f"batch_size={batch_size}: a batch holds at least one text")
         starts = range(0, len(checked), WINDOW)
-        with show_progress(progress, len(checked)) as advance:
+        with show_progress("encoding", len(checked), progress) as advance:
             return np.concatenate(
                 [self._encode_window(checked[start : start + WINDOW], batch_size, advance) for start in starts]
             )
@@ -181,7 +181,7 @@ class TextEncoder:
 
     @cached_property
     def _probe(self) -> Float32Array:
-        return np.asarray(self._run([PROBE], 1, lambda n: None)[0])
+        return np.asarray(self._run([PROBE], 1, say_nothing)[0])
 
     def _answers_as(self, probe: Sequence[float]) -> bool:
         here = self._projected_probe()

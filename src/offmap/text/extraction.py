@@ -15,10 +15,10 @@ from offmap.activation_files import check_dtype
 from offmap.activations import Activations
 from offmap.errors import InputError
 from offmap.network.writer import ActivationWriter, ExtractionPlan
+from offmap.progress import show_progress
 from offmap.store import write_atomically
 from offmap.text.checks import check_texts
 from offmap.text.encoder import TextEncoder
-from offmap.text.progress import show_progress
 from offmap.typing import Array
 
 TEXTS = "texts.jsonl"
@@ -51,7 +51,7 @@ def extract_texts(
     batch_size : int, default 1024
         Texts that are written at a time.
     progress : bool, optional
-        `False` for no progress bar; there is one on a terminal only.
+        `False` for no progress: a bar on a terminal, elsewhere a line every half minute.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def extract_texts(
     if own is not None and len(own) != len(checked):
         raise InputError(f"{len(own)} labels for {len(checked)} texts; give one each")
     starts = range(0, len(checked), batch_size)
-    with ActivationWriter(to, plan) as folder, show_progress(progress, len(checked)) as advance:
+    with ActivationWriter(to, plan) as folder, show_progress("encoding", len(checked), progress) as advance:
         for number, start in enumerate(starts):
             part = checked[start : start + batch_size]
             some = None if own is None else own[start : start + batch_size]
