@@ -10,8 +10,17 @@ import pytest
 from detection_zoo import World
 
 import offmap
-from offmap.detection.auto import Trials, weigh
-from offmap.detection.candidates import CORES, FAMILIES, SEARCHING, Evidence, list_candidates, list_core
+from offmap.detection.auto import Trials, doubt_answers, weigh
+from offmap.detection.candidates import (
+    CORES,
+    DISTANCES,
+    FAMILIES,
+    SEARCHING,
+    Evidence,
+    list_candidates,
+    list_core,
+    list_distances,
+)
 from offmap.detection.combination import LOWEST, TAIL, Combiner, fit_combination
 from offmap.detection.pseudo_unknowns import cross_inputs, fit_head, group_inputs, leave_classes_out, make_trials
 from offmap.errors import InputError, OffmapWarning
@@ -329,6 +338,30 @@ def _probit(share: float) -> float:
     from statistics import NormalDist
 
     return NormalDist().inv_cdf(share)
+
+
+def test_a_network_that_cannot_tell_its_classes_is_guarded_by_distances() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(400) % CLASSES
+    mixed = rng.normal(size=(400, WIDTH)).astype(np.float32)  # no class can be told from another
+    acts = offmap.Activations(mixed, head=fit_head(mixed, labels, CLASSES), labels=labels)
+    for budget, spec in (("full", "auto"), ("fast", "auto(fast)")):
+        made = offmap.detector(spec).fit(acts)
+        chosen = {trial["spec"] for trial in made.trials if trial["weight"]}
+        assert chosen == set(list_distances(budget, acts))  # type: ignore[arg-type]
+        assert all("hardly told" in trial["why"] for trial in made.trials if trial["weight"])
+    assert list_distances("full", acts) == DISTANCES
+    assert list_distances("full", acts[:40]) == ()  # eight of each class: the evidence may be what is weak
+
+
+def test_the_doubt_grows_as_classes_left_out_get_harder_to_tell() -> None:
+    def shares(area: float) -> list[float]:
+        near, far = Evidence("msp", "logits", area, 0.9, weight=2.0), Evidence("pca", "subspaces", 0.5, 0.8)
+        return [each.weight for each in doubt_answers([near, far], ["pca"])]
+
+    assert shares(0.9) == [2.0, 0.0]
+    assert shares(0.8) == [1.0, 1.0]
+    assert shares(0.7) == [0.0, 2.0]
 
 
 def test_candidates_that_nothing_speaks_for_get_no_weight() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 import torch
@@ -61,6 +65,22 @@ def test_fdbd_with_two_equal_classes_is_a_number(known: offmap.Activations) -> N
     twin = offmap.Head(known.head.weight[[0, 0, 1]], known.head.bias)
     acts = rebuilt(known, head=twin)
     assert np.isfinite(offmap.detector("fdbd").fit(acts).score(acts)).all()
+
+
+def test_fdbd_of_ten_thousand_classes_needs_no_table_of_all_pairs() -> None:
+    """All pairs of classes would be 800 MB in double precision; the peak is measured in a process of its own."""
+    script = """
+        import resource, numpy as np, offmap
+        rng = np.random.default_rng(0)
+        head = offmap.Head(rng.normal(size=(10_000, 8)).astype("float32"))
+        acts = offmap.Activations(rng.normal(size=(64, 8)).astype("float32"), head)
+        offmap.detector("energy").fit(acts).score(acts)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert np.isfinite(offmap.detector("fdbd").fit(acts).score(acts)).all()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 300 * 1024
 
 
 def test_nci(known: offmap.Activations, test: offmap.Activations) -> None:

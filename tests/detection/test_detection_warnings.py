@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import offmap
-from offmap.errors import OffmapWarning
+from offmap.errors import InputError, OffmapWarning
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(400, 6)) + 3
@@ -43,3 +43,39 @@ def test_neighbours_by_angle_in_a_standardised_table_are_warned_of() -> None:
         warnings.simplefilter("error")
         offmap.detector("knn(5, normalize=false)").fit(table)
         offmap.detector("knn(5)").fit(table / np.linalg.norm(table, axis=1, keepdims=True))
+
+
+def test_texts_that_come_again_by_nature_are_not_warned_of(tmp_path) -> None:
+    """Greetings and thanks are in every sample of messages; that is not the fitting data again."""
+    rng = np.random.default_rng(3)
+    kinds = rng.normal(size=(4000, 6)) + 3
+    usual = 1 / np.arange(1, 4001) ** 1.1
+    drawn = rng.choice(4000, 2400, p=usual / usual.sum())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        offmap.detector("knn(5)").fit(kinds[drawn[:1200]]).calibrate(kinds[drawn[1200:]])
+
+
+@pytest.mark.parametrize("kind", ["probabilities", "log-probabilities"])
+def test_probabilities_given_as_logits_are_warned_of(kind: str) -> None:
+    shares = np.exp(ROWS) / np.exp(ROWS).sum(axis=1, keepdims=True)
+    acts = offmap.Activations(ROWS, logits=shares if kind == "probabilities" else np.log(shares))
+    with pytest.warns(OffmapWarning, match=f"the logits given are {kind}"):
+        offmap.detector("energy").fit(acts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        offmap.detector("knn(5)").fit(acts)  # reads no logits
+
+
+def test_columns_in_another_order_are_refused(tmp_path) -> None:
+    import pandas
+
+    frame = pandas.DataFrame(ROWS, columns=list("abcdef"))
+    made = offmap.detector("knn(5, normalize=false)").fit(frame)
+    made.save(tmp_path / "d.offmap")
+    for one in (made, offmap.load(tmp_path / "d.offmap")):
+        with pytest.raises(InputError, match="another order"):
+            one.score(frame[list("fedcba")])
+        with pytest.raises(InputError, match="without 'f' and with 'g'"):
+            one.score(frame.rename(columns={"f": "g"}))
+        np.testing.assert_array_equal(one.score(frame[list(one.columns)]), one.score(ROWS))

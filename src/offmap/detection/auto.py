@@ -2,7 +2,9 @@
 
 Half of the sum is fixed: a core of methods that between them notice inputs far from all known ones. The other half is
 chosen: the best method of each of four families, by how well it tells known inputs from pseudo-unknown ones (see
-`offmap.detection.pseudo_unknowns`), which say much about unknown inputs that are near and little about far ones.
+`offmap.detection.pseudo_unknowns`), which say much about unknown inputs that are near and little about far ones. Where
+no method can tell the network's own classes from each other once some are left out, its answers mean little for unknown
+inputs either, and methods that measure distances in its features take the place of both halves.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ import torch
 
 from offmap.activations import Activations
 from offmap.detection.base import Score
-from offmap.detection.candidates import WIDE, Budget, Evidence, components_of, list_candidates, list_core
+from offmap.detection.candidates import (
+    WIDE,
+    Budget,
+    Evidence,
+    components_of,
+    list_candidates,
+    list_core,
+    list_distances,
+)
 from offmap.detection.pseudo_unknowns import CROSSED, LEFT_OUT, Trial, make_trials
 from offmap.detection.terms import Plan, Term
 from offmap.errors import InputError, OffmapError, OffmapWarning
@@ -31,6 +41,10 @@ HELD_OUT, MOST_HELD_OUT = 0.2, 1000
 FEWEST = 40  # below, no candidate can be told from another
 FEW = 500  # with fewer inputs than this, classes are left out five times: single trials are noisy
 BEST = 4  # families whose best candidate is added to the core
+TOLD, UNTOLD = (
+    0.85,
+    0.75,
+)  # best AUROC on classes left out: from the first on nothing changes, below the second distances
 FURTHER_PASSES = ("odin", "mc_dropout")
 PLAIN = ("energy", "knn(1, normalize=false)", "mahalanobis(0.1)", "gmm(1)", "msp")  # where nothing can be compared
 
@@ -138,6 +152,7 @@ def choose_sum(
         judged = [judge(candidate, trials, device) for candidate in candidates]
     # clusters stand in for classes where there are none; they are too unlike them to choose on
     chosen = weigh(judged, list_core(auto.budget, known), known.has_logits or known.labels is not None)
+    chosen = doubt_answers(chosen, list_distances(auto.budget, known))
     if not any(each.weight for each in chosen):
         chosen = _plain_sum(judged, fit, device)
     if auto.passes:
@@ -232,11 +247,47 @@ def weigh(judged: Sequence[Evidence], core: Sequence[str], compare: bool = True)
     for each in sorted(usable, key=lambda each: -each.separation):
         best.setdefault(each.family, each)
     chosen = {each.spec for each in list(best.values())[:BEST] if each.separation} if compare or not always else set()
-    share = max(len(always), 1) / max(len(chosen), 1)
+    share = round(max(len(always), 1) / max(len(chosen), 1), 2)
     found = []
     for each in judged:
         weight = (each.spec in always) + share * (each.spec in chosen)
         found.append(each if each.why else replace(each, weight=weight, why=_reason(each, always, chosen, best)))
+    return found
+
+
+def doubt_answers(weighed: Sequence[Evidence], distances: Sequence[str]) -> list[Evidence]:
+    """Move weight to distances where no candidate can tell classes left out from those that stayed.
+
+    Parameters
+    ----------
+    weighed : sequence of Evidence
+        All candidates with their weights.
+    distances : sequence of str
+        Those that get the weight, in equal parts; none where the data cannot say that the network is weak.
+
+    Returns
+    -------
+    list of Evidence
+        The same where the best AUROC on classes left out is at least 0.85; below 0.75 distances have all the weight,
+        and in between a share of it.
+
+    Examples
+    --------
+    >>> near, far = Evidence("msp", "logits", 0.6, 0.9, weight=1.0), Evidence("pca", "subspaces", 0.5, 0.8)
+    >>> [(each.spec, each.weight) for each in doubt_answers([near, far], ["pca"])]
+    [('msp', 0.0), ('pca', 1.0)]
+    """
+    told = max((each.left_out for each in weighed if each.left_out is not None), default=1.0)
+    taking = [each.spec for each in weighed if each.spec in distances and each.left_out is not None]
+    doubt = float(np.clip((TOLD - told) / (TOLD - UNTOLD), 0, 1))
+    if not doubt or not taking:
+        return list(weighed)
+    part = doubt * sum(each.weight for each in weighed) / len(taking)
+    why = f"classes left out are hardly told from the others (AUROC {told:.2f}), so distances count"
+    found = []
+    for each in weighed:
+        weight = round((1 - doubt) * each.weight + part * (each.spec in taking), 2)
+        found.append(replace(each, weight=weight, why=why) if weight or each.weight else each)
     return found
 
 

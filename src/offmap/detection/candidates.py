@@ -50,6 +50,8 @@ CORES: dict[tuple[str, bool], tuple[str, ...]] = {  # by budget, and whether the
     ),
     ("fast", False): ("pca", "gmm(1)", "mahalanobis(0.1)"),
 }  # fmt: skip
+DISTANCES = ("mahalanobis(0.1)", "mahalanobis_pp", "pca", "knn(10)")  # what counts where the network's answers do not
+ENOUGH = 10  # inputs per class: with fewer, classes left out are hard to tell apart on any network
 LOGITS_ALONE = ("energy", "gen", "msp")  # the core where there are no features
 
 
@@ -149,6 +151,34 @@ def list_core(budget: Budget, known: Activations) -> tuple[str, ...]:
     ('pca', 'gmm(1)', 'mahalanobis(0.1)')
     """
     return CORES[budget, known.has_logits] if known.has_features else LOGITS_ALONE
+
+
+def list_distances(budget: Budget, known: Activations) -> tuple[str, ...]:
+    """List the methods that take over where classes left out cannot be told from the others.
+
+    Parameters
+    ----------
+    budget : {"full", "fast"}
+        ``fast`` leaves out methods that search neighbours.
+    known : Activations
+        Known inputs.
+
+    Returns
+    -------
+    tuple of str
+        None without features and logits, or with fewer than ten inputs per class: what is weak there may be the
+        evidence and not the network.
+
+    Examples
+    --------
+    >>> from offmap import Head
+    >>> few = Activations(np.eye(3), head=Head(np.eye(3)))
+    >>> list_distances("fast", few), list_distances("fast", few[[0, 1, 2] * 10])
+    ((), ('mahalanobis(0.1)', 'mahalanobis_pp', 'pca'))
+    """
+    if not (known.has_features and known.has_logits) or len(known) < ENOUGH * known.n_classes:
+        return ()
+    return tuple(spec for spec in DISTANCES if budget == "full" or spec not in SEARCHING)
 
 
 def has_different_units(known: Activations) -> bool:

@@ -163,3 +163,35 @@ def same_head(one: Head | None, other: Head | None) -> bool:
     if one is other or one is None or other is None:
         return one is other
     return np.array_equal(one.weight, other.weight) and np.array_equal(one.bias, other.bias)
+
+
+def check_columns(detector: object, fitted: Sequence[str], given: Sequence[str]) -> None:
+    """Raise an `InputError` for a DataFrame whose columns are not those that the detector was fitted on, in order.
+
+    Parameters
+    ----------
+    detector : Detector
+        For the message.
+    fitted, given : sequence of str
+        Names of the columns.
+
+    Raises
+    ------
+    InputError
+        With the way to bring them in order, or the first names that are missing or new.
+    """
+    if tuple(fitted) == tuple(given):
+        return
+    missing, new = [name for name in fitted if name not in given], [name for name in given if name not in fitted]
+    if not missing and not new:
+        raise InputError(
+            f"{detector}: the columns come in another order than those it was fitted on; pass them in that order: "
+            "frame[list(detector.columns)]"
+        )
+    parts = [
+        f"{words} {', '.join(map(repr, names[:3]))}" for words, names in (("without", missing), ("with", new)) if names
+    ]
+    raise InputError(
+        f"{detector}: a table {' and '.join(parts)}, unlike the one it was fitted on; pass the columns "
+        "detector.columns, in that order"
+    )

@@ -102,22 +102,14 @@ def make_page(comparison: Comparison, title: str) -> Page:
 def _add_unknown(comparison: Comparison, page: Page, best: Row) -> None:
     from offmap.plots import FIGURES, roc_curves
 
-    metrics = {name: METRICS.get(name) for name in metric_names()}
-    titles = {name: f"{of.title} {'↑' if of.best == 'max' else '↓'}" for name, of in metrics.items()}
-    page.section("All methods").table(
-        ["method", "set", *titles.values(), "ID accuracy ↑", "fit s", "score s"],
-        [
-            [row.chosen, row.ood, *(100 * row.metric(name) for name in metrics), _percent(row.id_accuracy),
-             row.fit_seconds, row.score_seconds]
-            for row in comparison.rows
-        ],
-        best={titles[name]: of.best for name, of in metrics.items()},
-        caption="Per cent; known inputs are the positives. AUPR depends on how many inputs each set has: "
-        + ", ".join(f"{name} {size}" for name, size in comparison.sizes.items()),
-    )  # fmt: skip
+    _add_averages(comparison, page)
+    sets = [name for name in comparison.sizes if name != KNOWN]
+    if len(sets) > 1:
+        for metric in ("fpr95", "auroc"):
+            _add_by_set(comparison, page, metric, sets)
     page.figure(comparison.plot(), "FPR95 by method and set; light is good.")
     page.section("Curves")
-    for name in (name for name in comparison.sizes if name != KNOWN):
+    for name in sets:
         curves = {
             made.chosen: (comparison.scores[key][KNOWN], comparison.scores[key][name])
             for key, made in comparison.detectors.items()
@@ -125,9 +117,52 @@ def _add_unknown(comparison: Comparison, page: Page, best: Row) -> None:
         page.figure(roc_curves(curves), f"Known against {name}.")
     scores = comparison.scores[best.method]
     unknown = {name: values for name, values in scores.items() if name != KNOWN}
-    page.section(f"Scores of {best.chosen}")
+    page.section(f"Scores of {_short(best)}")
     for name in FIGURES:
         page.figure(FIGURES.get(name)(scores[KNOWN], unknown))
+
+
+def _add_averages(comparison: Comparison, page: Page) -> None:
+    """One row per method, the best first: the mean of every metric over the unknown sets."""
+    metrics = {name: METRICS.get(name) for name in metric_names()}
+    titles = {name: _title(name) for name in metrics}
+    rows = comparison.averages()
+    of_sets = f", means over {len(comparison.sizes) - 1} unknown sets" if len(comparison.sizes) > 2 else ""
+    page.section("All methods").table(
+        ["method", *titles.values(), "ID accuracy ↑", "seconds"],
+        [
+            [_short(row), *(100 * row.metric(name) for name in metrics), _percent(row.id_accuracy),
+             row.fit_seconds + row.score_seconds]
+            for row in rows
+        ],
+        best={titles[name]: of.best for name, of in metrics.items()},
+        caption=f"Per cent{of_sets}; the lowest FPR95 first; known inputs are the positives. AUPR depends on how many "
+        "inputs each set has. Seconds are those of fitting and scoring. Inputs: "
+        + ", ".join(f"{name} {size}" for name, size in comparison.sizes.items()),
+    )  # fmt: skip
+    long = [f"- `{row.method}` is `{row.chosen}`" for row in rows if _short(row) != row.chosen]
+    if long:
+        page.text("\n".join(long))
+
+
+def _add_by_set(comparison: Comparison, page: Page, metric: str, sets: list[str]) -> None:
+    """One row per method, one column per unknown set."""
+    by_cell = {(row.method, row.ood): row for row in comparison.rows}
+    best = METRICS.get(metric).best
+    page.table(
+        ["method", *sets],
+        [
+            [_short(average), *(100 * by_cell[average.method, name].metric(metric) for name in sets)]
+            for average in comparison.averages()
+        ],
+        best=dict.fromkeys(sets, best),
+        caption=f"{_title(metric)} by unknown set, in per cent.",
+    )
+
+
+def _title(metric: str) -> str:
+    of = METRICS.get(metric)
+    return f"{of.title} {'↑' if of.best == 'max' else '↓'}"
 
 
 def _add_known(comparison: Comparison, page: Page) -> None:
@@ -149,7 +184,7 @@ def _add_known(comparison: Comparison, page: Page) -> None:
 
 def _summary(best: Row) -> str:
     return (
-        f"**{best.chosen}** lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the known "
+        f"`{_short(best)}` lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the known "
         f"ones are accepted, AUROC {100 * best.auroc:.1f} %."
     )
 

@@ -329,7 +329,7 @@ class Detector(PlanFitter):
         features = acts.features if acts.has_features else None
         self.reference = DriftReference.of(scores, predicted, features, self.n_classes)
         if self._seen is not None and self._learns:
-            warn_of_fitted_inputs(self, *self._seen, acts)
+            warn_of_fitted_inputs(self, self._seen, acts)
         warn_of_equal_scores(self, scores)
         if not by_class and ratios is None and self.calibration.threshold == -np.inf:
             infinite = int((self.calibration.scores == -np.inf).sum())
@@ -500,7 +500,7 @@ class Detector(PlanFitter):
             The file to write.
         """
         fitting, calibration = self.fitting, self.calibration
-        config = {
+        config: dict[str, Any] = {
             "spec": repr(self),
             "chosen": self.chosen,
             "trials": self.trials,
@@ -510,6 +510,8 @@ class Detector(PlanFitter):
         if calibration is not None and calibration.confidence is not None:
             config["confidence"] = calibration.confidence
         tensors = {} if fitting is None else files.fitting_tensors(fitting)
+        if self.columns is not None:
+            config["columns"] = list(self.columns)
         tensors |= files.calibration_tensors(calibration, self.reference) | files.shift_tensors(self.shift)
         store.save(path, KIND, config, tensors)
 
@@ -526,6 +528,7 @@ class Detector(PlanFitter):
             detector.calibration = files.restore_calibration(config, stored)
             detector.shift = files.restore_shift(detector.fitting, stored)
             detector.reference = files.restore_reference(detector.fitting, stored)
+            detector.columns = files.restore_columns(config)
         return detector
 
 

@@ -233,3 +233,13 @@ def _tensors(arrays: dict[str, Array]) -> State:
 
 def _below(prefix: str, tensors: dict[str, Array]) -> dict[str, Array]:
     return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+
+
+def restore_columns(config: dict[str, Any]) -> tuple[str, ...] | None:
+    """Take the names of the columns that the detector was fitted on; `None` where it was fitted on arrays."""
+    names = config.get("columns")
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError("columns")
+    return tuple(names)

@@ -13,13 +13,13 @@ import torch
 from offmap.activations import Activations, Head
 from offmap.detection.auto import Auto, Trials, choose_sum
 from offmap.detection.base import AUTO, Component, State
-from offmap.detection.checks import check_chain, check_input, list_required
+from offmap.detection.checks import check_chain, check_columns, check_input, list_required
+from offmap.detection.fitted_inputs import FittedInputs
 from offmap.detection.fitting import Fitting
 from offmap.detection.terms import Plan, Term
-from offmap.detection.warnings import sketch_rows, warn_of_standardized_columns
+from offmap.detection.warnings import warn_of_probabilities, warn_of_standardized_columns
 from offmap.errors import InputError, NotFittedError
 from offmap.extra_passes import Requirements
-from offmap.typing import Array
 
 
 class PlanFitter:
@@ -52,7 +52,8 @@ class PlanFitter:
         """Forget everything that was learnt."""
         self.plan = self.spec  # the same, with every `auto` decided
         self.fitting: Fitting | None = None  # once it has seen anything
-        self._seen: tuple[Array, int] | None = None  # hashes of some inputs given to fit, and their number
+        self._seen: FittedInputs | None = None
+        self.columns: tuple[str, ...] | None = None  # of the DataFrame that it was fitted on
         self.trials = Trials()
 
     def __repr__(self) -> str:
@@ -166,8 +167,9 @@ class PlanFitter:
         if self.plan.is_sum and held_out is not None:
             self._check_input(held_out, fitting=False)
             fitting.standardize(held_out, device)
-        self._seen = sketch_rows(acts), len(acts)
+        self._seen = FittedInputs.of(acts)
         warn_of_standardized_columns(self, acts)
+        warn_of_probabilities(self, acts)
         return self
 
     def _read_known(self, known: Any, y: Any) -> Activations:
@@ -199,6 +201,7 @@ class PlanFitter:
     def _begin(self, acts: Activations, hold_out: bool = True) -> Fitting:
         self._check_input(acts, fitting=True)
         self.fitting = Fitting.of(self.plan, acts, hold_out)
+        self.columns = acts.columns
         return self.fitting
 
     def readings(self) -> Iterator[Requirements]:
@@ -320,6 +323,8 @@ class PlanFitter:
         check_input(self.plan.chains, acts, self.head, fitting)
         if self.fitting is None:
             return
+        if self.columns is not None and acts.columns is not None:
+            check_columns(self, self.columns, acts.columns)
         width, n_classes = self.fitting.width, self.fitting.n_classes
         if width is not None and acts.has_features and acts.features.shape[1] != width:
             raise InputError(f"{acts.features.shape[1]} features per input; {self} was fitted on {width}")

@@ -1,4 +1,4 @@
-"""Remarks on data that would make a threshold say nothing: the fitting data again, equal scores, scaled tables."""
+"""Remarks on data that would make a threshold say nothing: fitting data again, equal scores, scaled tables."""
 
 from __future__ import annotations
 
@@ -7,76 +7,48 @@ from typing import Any
 
 import numpy as np
 
-from offmap.activations import Activations
+from offmap.activations import Activations, name_probabilities
+from offmap.detection.fitted_inputs import FittedInputs
 from offmap.errors import OffmapWarning
 from offmap.typing import Array
 
-SKETCH = 64  # hashes kept of the inputs that were fitted on
-_COLUMNS = 256  # read of each input, which is enough to tell it from others
 _SHARED = 0.1  # share of calibration inputs that were fitted on, from which it is said
 _FIXED_LENGTH = 0.02  # rows whose lengths vary less were brought to one length on purpose
 _CENTRED = 0.1  # columns whose mean is within so many deviations of 0 were standardised
 
 
-def sketch_rows(acts: Activations) -> Array:
-    """Keep the smallest hashes of the inputs: the same inputs have the same, in whatever order they come.
-
-    Parameters
-    ----------
-    acts : Activations
-        Of the inputs.
-
-    Returns
-    -------
-    array of uint64
-        At most 64, sorted upwards.
-
-    Examples
-    --------
-    >>> rows = np.random.default_rng(0).normal(size=(500, 8))
-    >>> one, other = sketch_rows(Activations(rows)), sketch_rows(Activations(rows[::-1]))
-    >>> len(one), np.array_equal(one, other)
-    (64, True)
-    """
-    kept = np.empty(0, np.uint64)
-    for part in acts.blocks():
-        kept = np.unique(np.concatenate([kept, hash_rows(part)]))[:SKETCH]
-    return kept
-
-
-def hash_rows(acts: Activations) -> Array:
-    """Compute a number of 64 bits per input from the bits of its features, or of its logits."""
-    rows = acts.features if acts.has_features else acts.logits
-    bits = np.ascontiguousarray(rows[:, :_COLUMNS], np.float32).view(np.uint32).astype(np.uint64)
-    odd = np.random.default_rng(0).integers(1, 2**63, bits.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    with np.errstate(over="ignore"):
-        mixed = (bits * odd).sum(axis=1, dtype=np.uint64)
-        mixed ^= mixed >> np.uint64(31)
-        return np.asarray(mixed * np.uint64(0x9E3779B97F4A7C15))
-
-
-def warn_of_fitted_inputs(detector: Any, sketch: Array, n_fitted: int, acts: Activations) -> None:
+def warn_of_fitted_inputs(detector: Any, fitted: FittedInputs, acts: Activations) -> None:
     """Warn when many of the calibration inputs are among those that were fitted on.
 
     Parameters
     ----------
     detector : Detector
         For the message.
-    sketch : array of uint64
-        What `sketch_rows` gave for the fitted inputs.
-    n_fitted : int
-        How many there were.
+    fitted : FittedInputs
+        What is kept of the fitted inputs.
     acts : Activations
         Of the calibration inputs.
     """
-    if not len(sketch) or not len(acts):
-        return
-    again = sum(int(np.isin(hash_rows(part), sketch).sum()) for part in acts.blocks())
-    share = again / len(sketch) * n_fitted / len(acts)
-    if again > 1 and share >= _SHARED:
+    share = fitted.estimate_share(acts)
+    if share >= _SHARED:
         warnings.warn(
             f"{detector}: about {min(share, 1):.0%} of the calibration inputs were fitted on, so known inputs will "
             "be flagged more often than promised; calibrate on known inputs that were held out",
+            OffmapWarning,
+            stacklevel=3,
+        )
+
+
+def warn_of_probabilities(detector: Any, acts: Activations) -> None:
+    """Warn when probabilities, or their logarithms, were given as logits to a detector that reads logits."""
+    given = acts.given_logits
+    if given is None or acts.head is not None or not any("logits" in part.reads for part in detector.plan.components):
+        return
+    kind = name_probabilities(given[:256])
+    if kind is not None:
+        warnings.warn(
+            f"{detector}: the logits given are {kind}, not logits, and most scores lose by it; pass those from before "
+            "the softmax, or features and the head: offmap.Activations(features, offmap.Head(weight, bias))",
             OffmapWarning,
             stacklevel=3,
         )
