@@ -359,3 +359,11 @@ def test_whitened_start_beats_plain_kmeans_on_real_texts(data_folder):
     plain = discover(rows, labels, 77, "kmeans")
     score = [open_world_accuracy(truth[free], got.labels[free], known).all for got in (ours, plain)]
     assert score[0] > score[1] + 0.02
+
+
+def test_steps_are_told_as_they_begin(pile):
+    rows, _, labels = pile
+    told = []
+    discover(rows, labels, on_step=lambda words, share: told.append((words, share)))
+    assert [words.split()[0] for words, _ in told] == ["preparing", "looking", "describing"]
+    assert [share for _, share in told] == sorted(share for _, share in told)

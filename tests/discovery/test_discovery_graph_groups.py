@@ -10,10 +10,12 @@ from scipy import sparse
 from offmap.discovery import discover, graph_groups
 from offmap.discovery.assign import Rows
 from offmap.discovery.calibrating import calibrate
-from offmap.discovery.class_sizes import ClassSizes, estimate_known_sizes, estimate_sizes
-from offmap.discovery.graph_groups import follow_neighbors, group_by_graph, merge_groups, name_groups, vote_share
+from offmap.discovery.class_sizes import ClassSizes, compare_novel, estimate_known_sizes, estimate_sizes
+from offmap.discovery.graph_groups import group_by_graph
 from offmap.discovery.inputs import hide_classes
+from offmap.discovery.label_tests import LabelTest, leaf_order
 from offmap.discovery.merging import WRONG, GroupScore, MergeTree, build_tree, one_class_odds
+from offmap.discovery.regrouping import follow_neighbors, merge_groups, name_groups, vote_share
 from offmap.graph import nearest_neighbors, shared_neighbor_graph
 from offmap.metrics.clustering import adjusted_rand, open_world_accuracy
 
@@ -99,7 +101,7 @@ def test_the_cut_is_the_most_likely_one(seed):
         a, b = rng.choice(alive, 2, replace=False).tolist()
         joins.append((a, b))
         alive = [one for one in alive if one not in (a, b)] + [6 + len(joins)]
-    tree = MergeTree(np.array(joins), 2 * rng.normal(size=6), np.ones(6, bool), 7)
+    tree = MergeTree(np.array(joins), 2 * rng.normal(size=6), np.ones(6, bool), 7, np.ones(6))
     groups, _ = max(every_cut(tree, 12), key=lambda pair: pair[1])
     truth = np.zeros(7, int)
     for number, members in enumerate(groups):
@@ -318,3 +320,64 @@ def test_known_and_novel_sizes_are_compared_before_the_merge_test_is_fitted():
     got = estimate_sizes(merged, near, codes, 6, plain)
     assert got.difference >= estimate_sizes(plain, near, codes, 6).difference
     assert np.exp(got.centre) > 40
+
+
+def test_small_novel_classes_are_told_by_the_labels_that_they_lack():
+    rng = np.random.default_rng(3)
+    centres = rng.normal(size=(8, 12))
+    centres[4:] = centres[:4] + 0.45 * rng.normal(size=(4, 12))  # each novel class lies beside a known one
+    truth = np.repeat(np.arange(8), [120] * 4 + [14] * 4)
+    rows = (centres[truth] + 0.3 * rng.normal(size=(len(truth), 12))).astype(np.float32)
+    codes = np.where((truth < 4) & (rng.random(len(truth)) < 0.5), truth, -1)
+    distances, near = nearest_neighbors(rows, 20)
+    graph = shared_neighbor_graph(near[:, :10], distances[:, :10])
+    tree = build_tree(graph)
+    sizes = ClassSizes(np.full(4, 120.0), np.log(20), 0.6, np.log(20 / 120), len(truth))
+    merged = truth % 4
+    taken = LabelTest(tree, graph, codes, 4).apply(merged, sizes)
+    assert taken.max() >= 5
+    assert adjusted_rand(truth, taken) > adjusted_rand(truth, merged)
+    assert (taken[codes >= 0] == codes[codes >= 0]).all()
+
+    scraps = merged.copy()  # four rows of a known class, as a group: without a label by chance
+    scraps[np.flatnonzero((truth == 1) & (codes < 0))[:4]] = 4
+    like_known = ClassSizes(np.full(4, 120.0), np.log(120), 0.6, 0.0, len(truth))
+    only_known = truth < 4
+    part = LabelTest(
+        build_tree(graph[only_known][:, only_known].tocsr()),
+        graph[only_known][:, only_known].tocsr(),
+        codes[only_known],
+        4,
+    )
+    given_back = part.apply(scraps[only_known], like_known)
+    np.testing.assert_array_equal(given_back, truth[only_known])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1000))
+def test_the_leaf_order_makes_every_node_a_range(seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(30, 3))
+    tree = build_tree(shared_neighbor_graph(nearest_neighbors(rows.astype(np.float32), 4)[1]))
+    order, starts, sizes = leaf_order(tree)
+    inside = [{row} for row in range(30)]
+    for a, b in tree.joins.tolist():
+        inside.append(inside[a] | inside[b])
+    for node, rows_of in enumerate(inside):
+        assert set(order[starts[node] : starts[node] + sizes[node]].tolist()) == rows_of
+
+
+def test_few_scraps_do_not_make_novel_classes_small():
+    known = np.full(30, 40.0)
+    assert compare_novel(known, np.array([6, 5])) == 0
+    assert compare_novel(known, np.array([40] * 20 + [5] * 10)) == 0  # scraps beside whole classes
+    assert compare_novel(known, np.full(20, 10)) < -1
+
+
+def test_few_groups_look_at_fewer_neighbours():
+    rows, truth = classes([60] * 5, spread=0.5)
+    codes = np.where((truth < 3) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    distances, near = nearest_neighbors(rows.astype(np.float32), 30)
+    wide, narrow = (graph_groups._Problem(distances[:, :k], near[:, :k], codes, 3, 0).find()[0] for k in (30, 20))
+    np.testing.assert_array_equal(wide, narrow)
+    assert graph_groups.most_neighbors(20) < graph_groups.most_neighbors(21)

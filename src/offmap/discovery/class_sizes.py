@@ -23,6 +23,7 @@ UNLABELED_SPREAD = 0.5  # of log sizes when no class is known
 CENTRE_STEP = 0.5  # between the typical sizes that are tried when no class is known
 LABEL_WEIGHT = 0.5  # labels may not be drawn evenly within a class, so they count half
 CERTAIN = 6.0  # squared standard errors that novel classes must differ by from known ones in size to count as different
+FEWEST_NOVEL = 3  # groups, to compare their sizes with those of known classes
 IMPLAUSIBLE = -3.0  # the log-density of a size, relative to the typical one, that is no class: a twentieth
 ACCURATE = 0.1  # the relative error that a count from sizes has at best
 TREE_ERROR = 0.25  # the relative error of a count from the tree alone
@@ -211,13 +212,42 @@ def _compare_sizes(tree: MergeTree, codes: IntArray) -> float:
     for kind in (known & (sizes >= SMALLEST), ~known & (sizes >= SMALLEST)):
         if not kind.any():
             return 0.0
-        logs, weights = np.log(sizes[kind]), sizes[kind]
-        mean = np.average(logs, weights=weights)
-        spread = np.average((logs - mean) ** 2, weights=weights) + UNLABELED_SPREAD**2
+        mean, error = _mean_log_size(sizes[kind])
         means.append(mean)
-        errors.append(spread * (weights**2).sum() / weights.sum() ** 2)
+        errors.append(error)
     difference = float(means[1] - means[0])
     return difference * max(0.0, 1 - CERTAIN * sum(errors) / max(difference**2, 1e-12))
+
+
+def compare_novel(known: FloatArray, counts: IntArray) -> float:
+    """Return how much larger novel groups are than known classes, as a difference of logs; 0 unless that is clear.
+
+    Parameters
+    ----------
+    known : ndarray of float64
+        The sizes of known classes.
+    counts : ndarray of int64
+        The sizes of novel groups; fewer than three say nothing.
+
+    Examples
+    --------
+    >>> compare_novel(np.full(20, 100.0), np.full(20, 10)) < -2, compare_novel(np.full(20, 100.0), np.array([10]))
+    (True, 0.0)
+    """
+    counts = counts[counts >= SMALLEST]
+    if len(counts) < FEWEST_NOVEL:
+        return 0.0
+    (novel, error), (old, old_error) = (_mean_log_size(np.asarray(sizes, np.float64)) for sizes in (counts, known))
+    difference = novel - old
+    return difference * max(0.0, 1 - CERTAIN * (error + old_error) / max(difference**2, 1e-12))
+
+
+def _mean_log_size(sizes: FloatArray) -> tuple[float, float]:
+    """Return the mean log size, rows weighing alike so that scraps say little, and its squared standard error."""
+    logs = np.log(sizes)
+    mean = float(np.average(logs, weights=sizes))
+    spread = float(np.average((logs - mean) ** 2, weights=sizes)) + UNLABELED_SPREAD**2
+    return mean, spread * float((sizes**2).sum() / sizes.sum() ** 2)
 
 
 def _most_likely(tree: MergeTree, codes: IntArray, candidates: list[ClassSizes]) -> ClassSizes:

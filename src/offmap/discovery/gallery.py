@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,56 +11,41 @@ from offmap.errors import InputError
 from offmap.report import Page
 
 if TYPE_CHECKING:
+    from offmap.discovery.describe import ClassInfo
     from offmap.discovery.result import Discovery
 
-GALLERIES = 100
+SHOWN = 10  # novel classes with several rows each; of the others one row each is shown
+MORE = 48
+TYPICAL, DOUBTFUL = 5, 3
+LONGEST = 120  # characters of a text
 
 
 def page(found: Discovery, items: Any = None) -> Page:
-    """Return a page with the summary, a table of classes and, per novel class, what is typical and what is doubtful."""
+    """Return a page that shows the novel classes first: typical and doubtful rows of each, then tables of all.
+
+    Parameters
+    ----------
+    found : Discovery
+        What was found.
+    items : sequence, optional
+        One picture (``uint8``) or text per row.
+    """
     if items is not None and len(items) != len(found):
         raise InputError(f"to_html: {len(items)} items for {len(found)} rows; give one per row")
-    lines = found.summary().split("\n")
-    made = Page("Discovered classes", lines[0])
-    made.text("\n".join(f"- {line.strip()}" for line in lines[1:]))
-    names = found.names
-    made.section("Classes").table(
-        ["class", "name", "known", "rows", "labelled", "confidence", "compactness", "nearest known"],
-        [
-            [
-                info.id,
-                info.name,
-                info.known,
-                info.size,
-                info.labelled,
-                info.confidence,
-                info.compactness,
-                ", ".join(names[j] for j in info.nearest_known),
-            ]
-            for info in found.classes
-        ],
-        caption="Confidence near 1: hardly linked to others. Compactness below 1: tighter than the average class.",
-    )
+    made = Page("Discovered classes", "\n\n".join(found.summary().split("\n")[:2]))
+    _add_novel(made, found, items)
+    outliers = np.flatnonzero(found.labels < 0)
+    if len(outliers):
+        made.section("Rows of no class")
+        _gallery(made, items, outliers[:12].tolist(), found, caption=f"The first of {len(outliers)} rows of no class.")
+    _add_classes(made, found)
     if found.count is not None and found.count.criteria:
-        made.section("How many classes").table(
+        made.section("How many classes").text(f"{found.count}").table(
             ["step", "groups"],
             [[name, value] for name, value in found.count.criteria.items()],
             digits=0,
             caption="Rows are joined over their neighbour graph; finished groups that look like one class are merged.",
         )
-    novel = [info for info in found.novel if info.size]
-    made.section("Novel classes")
-    for info in novel[:GALLERIES]:
-        made.text(f"**{info.name}** (class {info.id}, {info.size} rows)")
-        _gallery(made, items, info.exemplars, found, "Typical rows, the most typical first.")
-        if info.boundary:
-            _gallery(made, items, info.boundary, found, "Doubtful rows, the most doubtful first.")
-    if len(novel) > GALLERIES:
-        made.text(f"{len(novel) - GALLERIES} smaller classes are in the table only.")
-    outliers = np.flatnonzero(found.labels < 0)
-    if len(outliers):
-        made.section("Rows of no class")
-        _gallery(made, items, outliers[:24].tolist(), found, f"The first of {len(outliers)} rows of no class.")
     if found.journal:
         made.section("Journal").table(
             ["action", "details"],
@@ -68,10 +54,68 @@ def page(found: Discovery, items: Any = None) -> Page:
     return made.settings(found.settings)
 
 
-def _gallery(made: Page, items: Any, rows: Any, found: Discovery, caption: str) -> None:
-    shown = [f"row {i}" if items is None else _item(items[i]) for i in rows]
-    made.gallery(shown, [f"row {i}, {found.confidence[i]:.2f}" for i in rows], caption=caption)
+def _add_novel(made: Page, found: Discovery, items: Any) -> None:
+    """The largest novel classes with several rows each, the next with one each; the rest is in the table."""
+    novel = sorted((info for info in found.novel if info.size), key=lambda info: (-info.size, info.id))
+    made.section("Novel classes")
+    if not novel:
+        made.text("None: every row without a label went to a known class, or to none.")
+        return
+    for info in novel[:SHOWN]:
+        like = ", ".join(found.names[j] for j in info.nearest_known)
+        near = f", most like the known {like}" if like else ""
+        made.text(f"**{info.name}**: {info.size} rows, confidence {info.confidence:.2f}{near}")
+        rows = [*info.exemplars[:TYPICAL], *_doubtful(info)]
+        kinds = ["typical"] * len(info.exemplars[:TYPICAL]) + ["doubtful"] * len(_doubtful(info))
+        _gallery(made, items, rows, found, kinds)
+    rest = novel[SHOWN : SHOWN + MORE]
+    if rest:
+        left = len(novel) - SHOWN - len(rest)
+        more = f" {left} smaller ones are in the table only." if left else ""
+        _gallery(
+            made,
+            items,
+            [info.exemplars[0] for info in rest],
+            found,
+            [f"{info.name}, {info.size} rows" for info in rest],
+            f"The next {len(rest)} novel classes by size, each by its most typical row.{more}",
+        )
 
 
-def _item(item: Any) -> Any:
-    return str(item) if isinstance(item, str | np.str_) else np.asarray(item)
+def _doubtful(info: ClassInfo) -> list[int]:
+    return [row for row in info.boundary if row not in info.exemplars[:TYPICAL]][:DOUBTFUL]
+
+
+def _add_classes(made: Page, found: Discovery) -> None:
+    names = found.names
+    order = sorted(found.classes, key=lambda info: (info.known, -info.size, info.id))
+    made.section("All classes").table(
+        ["class", "number", "known", "rows", "labelled", "confidence", "compactness", "nearest known"],
+        [
+            [
+                info.name,
+                info.id,
+                info.known,
+                info.size,
+                info.labelled,
+                info.confidence,
+                info.compactness,
+                ", ".join(names[j] for j in info.nearest_known),
+            ]
+            for info in order
+        ],
+        caption="Novel classes first. Confidence near 1: hardly linked to others. Compactness below 1: tighter than "
+        "the average class.",
+    )
+
+
+def _gallery(
+    made: Page, items: Any, rows: Sequence[int], found: Discovery, lines: Sequence[str] = (), caption: str = ""
+) -> None:
+    below = [f"row {i}, {found.confidence[i]:.2f}" for i in rows]
+    if lines:
+        below = [f"{line}: {words}" for line, words in zip(lines, below, strict=True)]
+    if items is None:
+        made.text("; ".join(below))
+    else:
+        made.gallery([items[i] for i in rows], below, caption=caption, size=80, longest=LONGEST)

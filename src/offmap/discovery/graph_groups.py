@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from offmap.discovery.assign import Rows
 from offmap.discovery.calibrating import FEWEST_CLASSES, calibrate
-from offmap.discovery.class_sizes import SMALLEST, TREE_ERROR, ClassSizes, estimate_sizes
+from offmap.discovery.class_sizes import (
+    SMALLEST,
+    TREE_ERROR,
+    ClassSizes,
+    compare_novel,
+    estimate_sizes,
+    sizes_like_known,
+)
 from offmap.discovery.kmeans import class_means, lloyd
-from offmap.discovery.merging import MergeTree, build_tree, one_class_odds
+from offmap.discovery.label_tests import LabelTest
+from offmap.discovery.merging import MergeTree, build_tree
 from offmap.discovery.outliers import COMPANY, ENOUGH_LABELS, LOST, conformal_limit
+from offmap.discovery.regrouping import follow_neighbors, merge_groups, name_groups, vote_share
 from offmap.discovery.space import group
 from offmap.graph import labelled_eigenvectors, nearest_neighbors, shared_neighbor_graph
-from offmap.graph.adjacency import Matrix
 from offmap.graph.build import directed_graph
 from offmap.graph.features import PER_CLASS
 from offmap.neighbors import Bank
@@ -30,10 +36,13 @@ from offmap.neighbors.vectors import unit_and_length
 from offmap.typing import Float32Array, FloatArray, IntArray
 
 NEIGHBORS = 10  # of the graph that rows are joined over
-MOST_NEIGHBORS = 20  # of the graph whose eigenvectors are used
+MOST_NEIGHBORS = 30  # of the graph whose eigenvectors are used
+FEWER_NEIGHBORS = 20  # the same with few groups, where wide neighbourhoods more often join two classes
+FEW_GROUPS = 20
 GRAPH_ROWS = 30_000  # a graph is built over so many rows at most, the others follow their neighbours
 SHIFTS = (4.0, -4.0)  # of the merge test, when a number of groups is asked for: from few groups to many
 HALVINGS = 4
+COMPARISONS = 3  # of the sizes of known and novel groups
 CERTAIN = 0.15  # the relative error of a number of groups that a shift of the merge test does not change
 AGREED_SHIFTS = (-2.0, -1.0, 0.0, 1.0)  # tried where there are too few known classes to hide some
 AGREED_STEPS = 20
@@ -117,9 +126,27 @@ class _Problem:
         self.tree: MergeTree = calibrate(plain, near, codes, n_known, seed)
         self.sizes: ClassSizes = estimate_sizes(self.tree, near, codes, n_known, plain)
         self.score = self.sizes.group_score(int((codes >= 0).sum()))
+        self.label_test = LabelTest(self.tree, self.graph, codes, n_known) if n_known else None
         self.vectors = np.zeros((len(near), 0))
         self.shift = 0.0  # of the merge test
         self.joined: dict[float, IntArray] = {}  # groups by the shift of the merge test
+        if n_known and self.sizes.difference <= 0:
+            self.compare_sizes()
+
+    def compare_sizes(self) -> None:
+        """Estimate how much smaller novel classes are than known ones by groups that labels confirm, again and again.
+
+        The first groups are those that are found if novel classes are as large as known ones: a few scraps of known
+        classes are no reason to expect more of their size. What was estimated before counts when these are smaller.
+        """
+        before = self.sizes.difference
+        alike = self.sizes = sizes_like_known(self.near, self.codes, self.n_known)
+        for _ in range(COMPARISONS):
+            self.score, self.joined = self.sizes.group_score(int((self.codes >= 0).sum())), {}
+            counts = np.bincount(self.join())[self.n_known :]
+            smaller = min(compare_novel(alike.known, counts), 0.0)
+            self.sizes = alike.shifted(min(smaller, before) if smaller else 0.0)
+        self.score, self.joined = self.sizes.group_score(int((self.codes >= 0).sum())), {}
 
     def find(self) -> tuple[IntArray, tuple[int, int], dict[str, float]]:
         """Return groups when their number is not known, the interval of that number, and the numbers on the way."""
@@ -152,8 +179,9 @@ class _Problem:
 
         A row and its neighbours are one observation together, not one each.
         """
-        same = (labels[self.near] == labels[:, None]).mean(axis=1)
-        links = float(np.log(np.maximum(same, LEAST_SHARE)).sum()) / self.near.shape[1]
+        near = self.near[:, : most_neighbors(self.number(labels))]
+        same = (labels[near] == labels[:, None]).mean(axis=1)
+        links = float(np.log(np.maximum(same, LEAST_SHARE)).sum()) / near.shape[1]
         return links + self.sizes.log_likelihood(np.bincount(labels, minlength=self.n_known))
 
     def number(self, labels: IntArray) -> int:
@@ -194,7 +222,8 @@ class _Problem:
         shift += self.shift
         if shift not in self.joined:
             found = name_groups(self.tree.cut(shift, self.codes, self.score), self.codes, self.n_known)
-            self.joined[shift] = follow_neighbors(self.graph, found, np.flatnonzero(found < 0))
+            whole = follow_neighbors(self.graph, found, np.flatnonzero(found < 0))
+            self.joined[shift] = whole if self.label_test is None else self.label_test.apply(whole, self.sizes, shift)
         return self.joined[shift]
 
     def agree(self) -> float:
@@ -243,124 +272,15 @@ class _Problem:
         wanted = min(math.ceil(PER_CLASS * k), len(self.near) - 1)
         if self.vectors.shape[1] < wanted:
             # a class should fill the neighbourhoods of its rows
-            width = int(np.clip(len(self.near) / (4 * k), NEIGHBORS, self.near.shape[1]))
+            width = int(np.clip(len(self.near) / (4 * k), NEIGHBORS, min(self.near.shape[1], most_neighbors(k))))
             edges = directed_graph(self.near[:, :width])
             self.vectors = labelled_eigenvectors((edges + edges.T) * 0.5, self.codes, wanted, seed=self.seed)
         return unit_and_length(self.vectors[:, :wanted])[0]
 
 
-def name_groups(found: IntArray, codes: IntArray, n_known: int) -> IntArray:
-    """Number groups so that known class i is i and novel ones follow; rows of tiny groups get -1.
-
-    A group belongs to the class most of its labelled rows have, unless it has far fewer labels (a third) than that
-    class' main group: then the class is a novel one, with some labelled rows astray. Labelled rows keep their class.
-
-    Parameters
-    ----------
-    found
-        Groups formed without regard to numbers.
-    codes, n_known
-        Known class per row, -1 where unknown; how many there are.
-    """
-    count = int(found.max()) + 1
-    sizes = np.bincount(found, minlength=count)
-    labelled = codes >= 0
-    table = np.zeros((count, max(n_known, 1)))
-    np.add.at(table, (found[labelled], codes[labelled]), 1)
-    most, largest = table.argmax(axis=1), table.max(axis=1)
-    main = np.zeros(max(n_known, 1))  # the share of labelled rows in each class' main group
-    for one in np.argsort(largest, kind="stable"):
-        main[most[one]] = largest[one] / sizes[one]
-    number = np.where((largest > 0) & (largest / sizes >= main[most] / 3), most, -1)
-    novel = (number < 0) & (sizes - table.sum(axis=1) >= SMALLEST)
-    number[novel] = n_known + np.arange(int(novel.sum()))
-    named: IntArray = np.where(labelled, codes, number[found])
-    if named.max(initial=-1) < 0:
-        named[:] = 0
-    return named
-
-
-def follow_neighbors(graph: Matrix, labels: IntArray, free: IntArray, rounds: int = 5) -> IntArray:
-    """Give these rows the group that most of the weight of their links leads to, again and again.
-
-    Rows marked -1 do not vote; one that nothing with a group is linked to ends in the largest group.
-    """
-    labels = labels.copy()
-    width = int(labels.max()) + 1
-    for _ in range(rounds):
-        votes = graph[free] @ _members(labels, labels >= 0, width)
-        best = np.asarray(votes.argmax(axis=1)).ravel()
-        some = np.asarray(votes.sum(axis=1)).ravel() > 0
-        new = np.where(some, best, labels[free])
-        if (new == labels[free]).all():
-            break
-        labels[free] = new
-    labels[labels < 0] = int(np.bincount(labels[labels >= 0]).argmax())
-    return labels
-
-
-def merge_groups(graph: Matrix, labels: IntArray, n_known: int, k: int) -> IntArray:
-    """Merge the two groups that look most like one class until `k` are left; two known classes never meet.
-
-    Parameters
-    ----------
-    graph
-        Weighted links between rows.
-    labels
-        Groups from 0 without gaps, the first `n_known` being known classes.
-    n_known
-        The number of known classes.
-    k
-        How many groups to stop at.
-    """
-    sizes = np.bincount(labels, minlength=n_known).astype(np.float64)
-    degree = max(float(graph.sum()) / len(labels), 1e-300)
-    volume = np.bincount(labels, np.asarray(graph.sum(axis=1)).ravel(), minlength=n_known) / degree
-    inside = _members(labels, np.ones(len(labels), bool), len(sizes))
-    links = (inside.T @ graph @ inside).toarray() / degree
-
-    def odds_of(one: int) -> FloatArray:
-        less, means = np.minimum(sizes[one], sizes), volume / np.maximum(sizes, 1)
-        own = np.where(
-            sizes < sizes[one], means, np.where(sizes > sizes[one], means[one], np.minimum(means, means[one]))
-        )
-        return one_class_odds(links[one], less, np.maximum(sizes[one], sizes), own)
-
-    odds = np.stack([odds_of(one) for one in range(len(sizes))])
-    np.fill_diagonal(odds, -np.inf)
-    odds[:n_known, :n_known] = -np.inf
-    target = np.arange(len(sizes))
-    for _ in range(len(sizes) - k):
-        a, b = sorted(int(i) for i in np.unravel_index(int(odds.argmax()), odds.shape))
-        if odds[a, b] == -np.inf:
-            break
-        target[target == b] = a
-        links[a] += links[b]
-        links[:, a] += links[:, b]
-        sizes[a] += sizes[b]
-        volume[a] += volume[b]
-        new = odds_of(a)
-        new[~np.isfinite(odds[a]) | ~np.isfinite(odds[b])] = -np.inf  # two known classes, or gone already
-        odds[a], odds[:, a] = new, new
-        odds[b], odds[:, b] = -np.inf, -np.inf
-    kept = np.unique(np.concatenate([np.arange(n_known), target]))
-    return np.searchsorted(kept, target)[labels]
-
-
-def vote_share(graph: Matrix, labels: IntArray) -> Float32Array:
-    """Return per row the share of the weight of its links that leads to its own group; 1 for a row without links."""
-    edges = graph.tocoo()
-    same = labels[edges.row] == labels[edges.col]
-    own = np.bincount(edges.row[same], edges.data[same], minlength=len(labels))
-    total = np.bincount(edges.row, edges.data, minlength=len(labels))
-    return np.where(total > 0, own / np.where(total > 0, total, 1), 1).astype(np.float32)
-
-
-def _members(labels: IntArray, kept: Any, k: int | None = None) -> Matrix:
-    """Rows × groups, 1 where a kept row is in a group."""
-    at = np.flatnonzero(kept)
-    width = int(labels.max()) + 1 if k is None else k
-    return sparse.csr_array((np.ones(len(at)), (at, labels[at])), shape=(len(labels), width))
+def most_neighbors(k: int) -> int:
+    """Return how many neighbours of a row are looked at when there are so many groups."""
+    return MOST_NEIGHBORS if k > FEW_GROUPS else FEWER_NEIGHBORS
 
 
 def _through_sample(rows: Rows, codes: IntArray, n_known: int, k: int | None, seed: int) -> GraphGroups:

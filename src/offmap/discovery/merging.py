@@ -58,12 +58,15 @@ class MergeTree:
         Per join, whether both sides have enough rows for the test.
     n_rows : int
         The number of rows.
+    weights : ndarray of float64
+        Per join, the weight of the links between the two sides, in mean degrees.
     """
 
     joins: IntArray
     evidence: FloatArray
     testable: np.ndarray
     n_rows: int
+    weights: FloatArray
 
     def cut(self, shift: float = 0.0, codes: IntArray | None = None, score: GroupScore | None = None) -> IntArray:
         """Return the group of each row in the most likely cut of the tree.
@@ -208,7 +211,7 @@ def build_tree(graph: Matrix) -> MergeTree:
             heapq.heappush(heap, (score, x, y, version[x], version[y]))
     weight, smaller, larger, held = np.array(tests, np.float64).reshape(-1, 4).T
     odds = one_class_odds(weight / degree, smaller, larger, held / smaller / degree)
-    return MergeTree(np.array(joins, np.int64).reshape(-1, 2), odds, smaller >= TRUSTED, n)
+    return MergeTree(np.array(joins, np.int64).reshape(-1, 2), odds, smaller >= TRUSTED, n, weight / degree)
 
 
 def _pour(links: list[dict[int, float]], a: int, b: int) -> None:

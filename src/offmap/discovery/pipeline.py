@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ def discover(
     outliers: bool | float = False,
     stability: int = 0,
     texts: Any = None,
+    on_step: Callable[[str, float], None] = lambda words, share: None,
 ) -> Discovery:
     """Find the classes among rows of which some, or none, have labels.
 
@@ -61,6 +63,8 @@ def discover(
         Group so many more times with other seeds; rows that change groups lose confidence.
     texts : sequence of str, optional
         One text per row: novel classes are named by their keywords.
+    on_step : callable, optional
+        Called with words and the share that is done, about, when a step begins.
 
     Returns
     -------
@@ -94,6 +98,7 @@ def discover(
         raise InputError(f"discover: {len(texts)} texts for {len(array)} rows; give one per row")
     codes = known.codes
     name = "graph" if method == "auto" else method
+    on_step(f"preparing {len(array)} rows", 0.0)
     if space is None:
         space = Space("cosine") if name in PLAIN else choose_space(array, codes, seed)[0]
     rows = space.prepare(array, codes)
@@ -102,6 +107,7 @@ def discover(
         outside = find_outliers(Rows(array, space.metric), codes, LOST if outliers is True else outliers, seed)
     inside = np.flatnonzero(~outside)
     view = Rows(picked(rows, inside) if outside.any() else rows)
+    on_step(f"looking for groups in {len(inside)} rows", 0.3)
     found, shares, count, k = _form_groups(view, codes[inside], len(known), n_classes, name, seed)
     labels_found = _number(found, known, inside, len(rows))
     given = np.where(codes >= 0, known.ids[codes] if len(known) else -1, -1)
@@ -110,6 +116,7 @@ def discover(
     if shares is not None:
         confidence = np.zeros(len(rows), np.float32)
         confidence[inside] = shares
+    on_step(f"describing {len(np.unique(found))} groups", 0.85)
     infos, confidence = describe(rows, labels_found, given, known.ids, names, confidence)
     if stability:
         problem = Problem(view, k, codes[inside], len(known), seed)

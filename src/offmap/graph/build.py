@@ -136,7 +136,7 @@ def shared_neighbor_graph(
     distances : ndarray of float64 or None, default=None
         The distances to them.
     near : int, default=4
-        The neighbour whose distance is the scale s of a row, but at least half the distance to the last one: copies
+        The neighbour whose distance is the scale s of a row, but at least a quarter of that to the last one: copies
         of a row say nothing about how far apart rows of a class are.
 
     Returns
@@ -174,7 +174,7 @@ def _closeness(
 ) -> npt.NDArray[np.float64]:
     """Return for each edge, seen from either end, how short it is beside the scales of its two ends: 1 at most."""
     n, k = neighbors.shape
-    scale = np.maximum(distances[:, min(near, k) - 1], distances[:, -1] / 2)
+    scale = np.maximum(distances[:, min(near, k) - 1], distances[:, -1] / 4)
     scale = np.maximum(scale, 1e-12)
     squares = sparse.csr_array(
         (distances.reshape(-1) ** 2 + 1e-24, directed_graph(neighbors).indices, np.arange(0, n * k + 1, k)),

@@ -13,7 +13,7 @@ from offmap.graph.spectral import spectral_embedding
 from offmap.neighbors.vectors import unit_and_length
 
 PER_CLASS = 1.5  # eigenvectors; those after the first for each class still tell classes apart
-TOLERANCE = 1e-2
+TOLERANCE = 1e-3  # at 1e-2, and filtered, one of five splits of BANKING77 loses two points
 
 
 def spectral_features(
