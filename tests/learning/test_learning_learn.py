@@ -63,6 +63,8 @@ def test_what_makes_no_sense_is_refused() -> None:
     broken[7, 0] = np.nan
     with pytest.raises(InputError, match="row 7 holds NaN"):
         learn(broken, labels, objective="gcd")
+    with pytest.raises(InputError, match="at least 4"):
+        learn(rows[:0], labels[:0], objective="gcd")
     with pytest.raises(InputError, match="2 inputs: at least 4"):
         learn(rows[:2], labels[:2], objective="gcd")
     with pytest.raises(InputError, match="n_classes=2: with 3 known classes"):

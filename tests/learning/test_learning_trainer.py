@@ -13,7 +13,7 @@ import torch
 from learning_blobs import blobs, pictures
 
 from offmap import store
-from offmap.errors import DependencyError, InputError
+from offmap.errors import InputError
 from offmap.learning import OpenWorldModel, learn, objective
 from offmap.learning.settings import resolve
 from offmap.learning.trainer import decay
@@ -148,27 +148,6 @@ def test_a_compiled_network_learns_the_same() -> None:
     plain, compiled = (learn(rows, labels, 6, objective="gcd", compile=compile, **QUICK) for compile in (False, True))
     for one, two in zip(plain.history, compiled.history, strict=True):
         assert two == pytest.approx(one, abs=1e-3)
-
-
-def test_event_files_hold_what_the_history_holds(tmp_path: Path) -> None:
-    reader = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
-    )
-    rows, _, labels = blobs(size=10)
-    model = learn(rows, labels, 6, objective="opencon", out=tmp_path, tensorboard=True, **QUICK)
-    events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx([row["loss"] for row in model.history])
-    assert [event.step for event in events.Scalars("novel")] == [1, 2]
-
-
-def test_a_missing_tensorboard_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
-    rows, _, labels = blobs(size=10)
-    with pytest.raises(DependencyError, match=r"pip install 'offmap\[tensorboard\]'"):
-        learn(rows, labels, 6, objective="gcd", out=tmp_path, tensorboard=True, **QUICK)
-    with pytest.raises(InputError, match="name a folder with out="):
-        learn(rows, labels, 6, objective="gcd", tensorboard=True)
 
 
 def test_views_of_ones_own_are_used() -> None:

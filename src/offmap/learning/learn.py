@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, Literal, ParamSpec
 
 from torch import nn
@@ -16,6 +17,7 @@ from offmap.errors import InputError
 from offmap.learning.closed_form import SPECTRAL, fit_closed_form
 from offmap.learning.distributed import join_processes
 from offmap.learning.inputs import as_inputs, as_tokens
+from offmap.learning.loggers import MetricLogger, logging_to
 from offmap.learning.model import OpenWorldModel
 from offmap.learning.objectives import objective as get_objective
 from offmap.learning.reporting import Output, format_csv
@@ -53,7 +55,7 @@ def learn(
     objective: str = "auto",
     preset: Preset = "auto",
     progress: bool | None = None,
-    tensorboard: bool = False,
+    log: str | MetricLogger | Sequence[str | MetricLogger] | None = None,
     views: Views | None = None,
     **settings: Any,
 ) -> OpenWorldModel:
@@ -86,9 +88,10 @@ def learn(
     preset : str, default "auto"
         Where settings come from; see `offmap.learning.settings.resolve`.
     progress : bool, optional
-        False for no progress bar; there is one on a terminal only, with the parts of the loss.
-    tensorboard : bool, default False
-        Write what the bar shows to ``out/tensorboard`` too.
+        False for no progress: a bar on a terminal with the parts of the loss, elsewhere a line every half minute.
+    log : str, MetricLogger or sequence of them, optional
+        Where what the bar shows goes too: ``"tensorboard"`` (files in ``out/tensorboard``), ``"mlflow"``, ``"wandb"``,
+        or any object with the three functions of `offmap.learning.MetricLogger`.
     views : Views, optional
         What makes two views of a batch, such as ``ImageViews(flip=0)`` for digits; SimCLR's for pictures and neighbours
         for embeddings by default.
@@ -121,7 +124,7 @@ def learn(
     if len(data) < 4:
         raise InputError(f"{len(data)} inputs: at least 4 are needed to learn anything")
     known = read_labels(labels, len(data))
-    output = Output.create(out, progress, tensorboard)
+    output = Output.create(out, progress, log)
     name = AUTO[data.kind] if objective == "auto" else objective
     if name == SPECTRAL:
         model, first = fit_closed_form(data, known, n_classes, seed, settings), True
@@ -133,11 +136,13 @@ def learn(
         encoder = published_encoder(preset) if encoder == "auto" else encoder
         ranks = join_processes(training.device)
         run = TrainingRun(kind, chosen, training, seed, output, ranks, views)
-        model = (
-            fit_rounds(run, data, known, n_classes, encoder)
-            if kind.in_rounds
-            else run.fit(data, known, n_classes, encoder)
-        )
+        facts = {"objective": name, "seed": seed, **asdict(training), **chosen}
+        with logging_to(output.loggers if ranks.first else (), facts):
+            model = (
+                fit_rounds(run, data, known, n_classes, encoder)
+                if kind.in_rounds
+                else run.fit(data, known, n_classes, encoder)
+            )
         first = ranks.first
     if output.folder is not None and first:
         store.write_atomically(output.folder / "history.csv", format_csv(model.history))

@@ -1,17 +1,19 @@
-"""Where a run writes: checkpoints and tables in a folder, a bar on a terminal, TensorBoard's event files."""
+"""Where a run writes: checkpoints and tables in a folder, progress, loggers of metrics."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from offmap.errors import DependencyError, InputError
+from offmap.errors import InputError
+from offmap.learning.loggers import MetricLogger, find_loggers
+from offmap.progress import show_progress
 
 Report = Callable[[Mapping[str, float]], None]
 
@@ -41,27 +43,28 @@ class Output:
     folder : Path, optional
         For checkpoints, ``history.csv`` and ``model.offmap``; nothing is written without one.
     progress : bool, optional
-        False for no bar; there is one on a terminal only.
-    tensorboard : bool, default False
-        Write event files to ``folder/tensorboard``.
+        False for no progress: a bar on a terminal, elsewhere a line every half minute.
+    loggers : tuple of MetricLogger, optional
+        Told the numbers of every epoch; started and closed by `learn`.
+    earlier : int, default 0
+        Epochs of earlier rounds, for loggers count through all rounds.
     """
 
     folder: Path | None = None
     progress: bool | None = None
-    tensorboard: bool = False
+    loggers: tuple[MetricLogger, ...] = ()
+    earlier: int = 0
 
     @classmethod
-    def create(cls, out: str | os.PathLike[str] | None, progress: bool | None, tensorboard: bool) -> Output:
+    def create(cls, out: str | os.PathLike[str] | None, progress: bool | None, log: Any = None) -> Output:
         """Check the folder's name and make the folder."""
-        if tensorboard and out is None:
-            raise InputError("tensorboard=True: name a folder with out=; the event files go there")
-        if out is None:
-            return cls(None, progress)
-        folder = Path(out)
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"out={folder}: a file is there; name a folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        return cls(folder, progress, tensorboard)
+        folder = None if out is None else Path(out)
+        loggers = find_loggers(log, folder)
+        if folder is not None:
+            if folder.exists() and not folder.is_dir():
+                raise InputError(f"out={folder}: a file is there; name a folder")
+            folder.mkdir(parents=True, exist_ok=True)
+        return cls(folder, progress, loggers)
 
     def checkpoint(self, name: str, identity: str) -> Checkpoint | None:
         """Name the checkpoint of a part of the run; None without a folder."""
@@ -69,7 +72,7 @@ class Output:
 
     @contextmanager
     def open(self, total: int, done: int) -> Iterator[Report]:
-        """Open the bar and the event files, and give a function to call with the numbers of every epoch.
+        """Open the bar, and give a function to call with the numbers of every epoch, which tells the loggers too.
 
         Parameters
         ----------
@@ -81,16 +84,13 @@ class Output:
         >>> with Output(progress=False).open(total=1, done=0) as report:
         ...     report({"epoch": 1, "loss": 0.5})
         """
-        with ExitStack() as stack:
-            receivers: list[Report] = []
-            if self.progress is not False and sys.stderr.isatty():
-                receivers.append(stack.enter_context(_bar(total, done)))
-            if self.tensorboard and self.folder is not None:
-                receivers.append(stack.enter_context(_tensorboard(self.folder / "tensorboard")))
+        with show_progress("learning", total, self.progress, done=done) as advance:
 
             def report(row: Mapping[str, float]) -> None:
-                for receiver in receivers:
-                    receiver(row)
+                advance(note=format_epoch(row))
+                metrics = {name: value for name, value in row.items() if name != "epoch"}
+                for one in self.loggers:
+                    one.log(metrics, self.earlier + int(row["epoch"]))
 
             yield report
 
@@ -141,40 +141,3 @@ def format_csv(history: list[dict[str, float]]) -> bytes:
         writer.writeheader()
         writer.writerows(history)
     return text.getvalue().encode()
-
-
-@contextmanager
-def _bar(total: int, done: int) -> Iterator[Report]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("learning {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total, completed=done)
-
-        def report(row: Mapping[str, float]) -> None:
-            bar.update(task, advance=1, description=format_epoch(row))
-
-        yield report
-
-
-@contextmanager
-def _tensorboard(folder: Path) -> Iterator[Report]:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise DependencyError(
-            "tensorboard=True needs tensorboard, which is not installed: pip install 'offmap[tensorboard]'"
-        ) from error
-    writer = SummaryWriter(str(folder))
-
-    def report(row: Mapping[str, float]) -> None:
-        for name, value in row.items():
-            if name != "epoch":
-                writer.add_scalar(name, value, int(row["epoch"]))
-        writer.flush()
-
-    try:
-        yield report
-    finally:
-        writer.close()

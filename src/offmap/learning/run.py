@@ -44,7 +44,7 @@ class TrainingRun:
     seed : int
         Seed of everything.
     output : Output
-        The folder, the bar and the event files.
+        The folder, the bar and the loggers of metrics.
     ranks : Ranks
         The processes that train together.
     views : Views, optional

@@ -83,7 +83,8 @@ def fit_rounds(
         features = building.compute_features(body.body, prepared)
         loss.start(features, torch.from_numpy(groups), _means(features, groups, k))
         trainer = run.trainer(f"round-{number}", body.body, loss, data, prepared, groups, body, config)
-        history += [{"round": float(number), **row} for row in trainer.fit(prepared, groups, run.output)]
+        output = replace(run.output, earlier=(number - 1) * run.training.epochs)
+        history += [{"round": float(number), **row} for row in trainer.fit(prepared, groups, output)]
         body.body.cpu()
         loss.cpu()
         if number == run.chosen["rounds"]:

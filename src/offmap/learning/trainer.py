@@ -79,7 +79,7 @@ class Trainer:
         labels : ndarray of int
             Per input its class as the objective is to see it, or -1.
         output : Output, optional
-            The bar and the event files; neither by default.
+            The bar and the loggers of metrics; neither by default.
 
         Returns
         -------
