@@ -99,6 +99,17 @@ def test_a_class_keeps_its_name_and_number_over_rounds(done):
     assert first == last[: len(first)]
 
 
+def test_texts_of_the_stream_name_new_classes(problem):
+    known, labels, unlabelled, _, _ = problem
+    words = np.array(["ant", "bee", "cat", "dog", "elk herd", "fox cub", "goat milk"])
+    texts = [f"the {word}" for word in words[unlabelled.argmax(axis=1)]]
+    found = run(known, labels, unlabelled, rounds=2, texts=texts)
+    assert set(found.deployment.class_names[KNOWN:]) == {"elk herd", "cub fox", "goat milk"}
+    assert found.store.texts is not None
+    with pytest.raises(InputError, match="give one per row"):
+        run(known, labels, unlabelled, rounds=1, texts=texts[:-1])
+
+
 def test_few_inputs_wait_until_there_are_enough(problem):
     known, labels, _, _, _ = problem
     rng = np.random.default_rng(3)
@@ -216,6 +227,14 @@ def test_offsets_reach_the_accuracy_and_lower_what_takes_most():
         assert offsets[1] >= offsets[0] >= 0
     assert not class_offsets(logits, truth, 3, 0.0).any()
     assert class_offsets(logits[:, :3], truth, 3, 1.0).shape == (0,)
+
+
+def test_one_known_input_does_not_cost_many_of_new_classes():
+    logits = np.array([[2.0, 0, 5], [4, 0, 1], [0, 4, 1], [0, 3, 1]])  # a known input that asks for an offset of 3
+    truth = np.array([0, 0, 1, 1])
+    few, many = (np.tile([[0.0, 0, 2]], (n, 1)) for n in (3, 30))
+    assert class_offsets(logits, truth, 2, 1.0, few).tolist() == [3.0]
+    assert class_offsets(logits, truth, 2, 1.0, many).tolist() == [0.0]
 
 
 def test_groups_are_matched_one_to_one():

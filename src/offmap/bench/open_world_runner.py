@@ -120,6 +120,7 @@ def run_open_world(
     *,
     methods: Sequence[str] | None = None,
     data: Path | None = None,
+    device: str | None = None,
     on_step: Callable[[str], None] = lambda step: None,
     **changes: Any,
 ) -> OpenWorldResult:
@@ -135,6 +136,8 @@ def run_open_world(
         In place of the suite's own.
     data : Path, optional
         The data folder; the environment's ``OFFMAP_DATA`` by default.
+    device : str, optional
+        Where networks learn, such as ``"cuda"``; the CPU by default.
     on_step : callable, optional
         Called with a short text when a run begins.
     **changes : Any
@@ -164,7 +167,7 @@ def run_open_world(
             continue
         on_step(f"{name}, seed {seed}")
         try:
-            result.rows.append(_measure(suite, name, seed, inputs, np.asarray(samples.labels)))
+            result.rows.append(_measure(suite, name, seed, inputs, np.asarray(samples.labels), device))
         except InputError as error:
             result.skipped[name] = str(error)
         store.write_atomically(out / "results.json", result.to_json().encode() + b"\n")
@@ -182,7 +185,9 @@ def _runs(protocol: OpenWorldProtocol, names: Sequence[str]) -> Iterator[tuple[i
             yield seed, name
 
 
-def _measure(suite: OpenWorldSuite, name: str, seed: int, inputs: Array, targets: Array) -> OpenWorldRow:
+def _measure(
+    suite: OpenWorldSuite, name: str, seed: int, inputs: Array, targets: Array, device: str | None
+) -> OpenWorldRow:
     limit = suite.protocol.limit
     if limit is not None and limit < len(targets):
         rows = np.sort(np.random.default_rng(seed).permutation(len(targets))[:limit])
@@ -194,7 +199,7 @@ def _measure(suite: OpenWorldSuite, name: str, seed: int, inputs: Array, targets
         found = _baseline(name, inputs.reshape(len(inputs), -1).astype(np.float32), split, k, seed)
     else:
         found = learn(
-            inputs, split.labels, k, objective=name, seed=seed, progress=False, **_settings(suite, name)
+            inputs, split.labels, k, objective=name, seed=seed, progress=False, **_settings(suite, name, device)
         ).predict(inputs)
     seconds = time.perf_counter() - start
     return OpenWorldRow(
@@ -217,11 +222,12 @@ def _make_split(suite: OpenWorldSuite, targets: Array, seed: int) -> OpenWorldSp
     return open_world_split(targets, seed=seed, **options)
 
 
-def _settings(suite: OpenWorldSuite, name: str) -> dict[str, Any]:
+def _settings(suite: OpenWorldSuite, name: str, device: str | None) -> dict[str, Any]:
     """Return the suite's settings; the closed form trains nothing and takes none of them."""
     if name == SPECTRAL:
         return {}
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in suite.settings.items()}
+    place = {} if device is None else {"device": device}
+    return place | {key: tuple(value) if isinstance(value, list) else value for key, value in suite.settings.items()}
 
 
 def _baseline(name: str, rows: Array, split: OpenWorldSplit, k: int | None, seed: int) -> Array:

@@ -38,6 +38,7 @@ def run_suite(
     data: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
     fresh: bool = False,
+    device: str | None = None,
     on_step: Callable[[str], None] = lambda words: None,
     **protocol: Any,
 ) -> SuiteResult:
@@ -55,6 +56,8 @@ def run_suite(
         Folder for activations; by default in the user's cache folder.
     fresh : bool, default=False
         Run the network even where the data folder holds its features.
+    device : str, optional
+        Where the networks run, such as ``"cuda"``; the CPU by default.
     on_step : callable, optional
         Called with a short text when a step begins.
     **protocol : Any
@@ -82,7 +85,7 @@ def run_suite(
     kept = locate_cache() if cache is None else Path(cache)
     result = SuiteResult(suite.name, suite.about)
     for spec in suite.networks:
-        _measure_network(suite, spec, specs, folder, kept, fresh, on_step, result)
+        _measure_network(suite, spec, specs, folder, kept, fresh, on_step, result, device)
     result.notes |= {"protocol": asdict(suite.protocol), "methods": list(specs)}
     return result
 
@@ -186,8 +189,9 @@ def _measure_network(
     fresh: bool,
     on_step: Callable[[str], None],
     result: SuiteResult,
+    device: str | None,
 ) -> None:
-    bench = prepare(suite, spec, data, kept, fresh, on_step, result.skipped)
+    bench = prepare(suite, spec, data, kept, fresh, on_step, result.skipped, device=device)
     name = spec.name
     test = bench.acts["id"]
     accuracy = None if test.labels is None else 100 * float(np.mean(test.predictions == test.labels))
@@ -227,6 +231,7 @@ def prepare(
     on_step: Callable[[str], None] = lambda words: None,
     skipped: dict[str, str] | None = None,
     make: Callable[[NetworkSpec, LoadedSet | None, Path | None, Path], BenchNetwork] = make_network,
+    device: str | None = None,
 ) -> Bench:
     """Load the sets and the network of a suite and run it over each set once.
 
@@ -248,6 +253,8 @@ def prepare(
         Filled with the sets that could not be loaded, and why.
     make : callable, optional
         Builds the network.
+    device : str, optional
+        Where the network runs; the CPU by default.
 
     Returns
     -------
@@ -258,6 +265,8 @@ def prepare(
     train = None if suite.train is None else load_set(suite.train, data)  # whole: a limit is for measuring
     on_step(f"preparing {spec.name}")
     network = make(spec, train, data, kept)
+    if device is not None:
+        network.net.to(device)
     extractor = Extractor(network, kept, protocol.batch_size, fresh, on_step)
     tests = {"id": load_set(suite.test, data).part(protocol.limit)}
     for part in (*suite.ood, *suite.shifted):

@@ -14,6 +14,7 @@ from offmap.typing import Array
 LEVEL = 0.05
 CLASS_FALL = 0.2  # of one known class; it has few held-out inputs, so less would be noise
 MIN_RECALL = 0.5
+MOST_LOST = 5  # inputs of new classes for each one of a known class that is won back
 
 Labels = npt.NDArray[np.int64]
 Outcome = Literal["learned", "merged", "waiting", "left out"]
@@ -145,7 +146,7 @@ def harmful_groups(
         left[:, worst] = -np.inf
 
 
-def class_offsets(logits: Array, truth: Labels, n_old: int, least: float) -> Array:
+def class_offsets(logits: Array, truth: Labels, n_old: int, least: float, new_logits: Array | None = None) -> Array:
     """Return by how much the logit of each new class is lowered so that enough known inputs stay right.
 
     New classes are learned from groups, which hold some inputs of known classes; a head trained on both prefers new
@@ -163,6 +164,9 @@ def class_offsets(logits: Array, truth: Labels, n_old: int, least: float) -> Arr
         The number of known classes.
     least : float
         The accuracy to reach, as far as lowering new classes can.
+    new_logits : array or None, default None
+        Calibration inputs of new classes × all classes. With them a new class is not lowered further once that costs
+        more than five of them for each known input that is won back: among few known inputs one may ask for much.
 
     Examples
     --------
@@ -170,23 +174,36 @@ def class_offsets(logits: Array, truth: Labels, n_old: int, least: float) -> Arr
     array([1. , 0.5])
     """
     old, new = logits[:, :n_old].max(axis=1), np.asarray(logits[:, n_old:], np.float64)
-    offsets = np.zeros(new.shape[1])
     if not new.size:
-        return offsets
+        return np.zeros(new.shape[1])
     gap = new.max(axis=1) - old
     right = logits[:, :n_old].argmax(axis=1) == truth
     needed = int(np.ceil(least * len(truth) - 1e-9)) - int((right & (gap <= 0)).sum())
     taken = np.flatnonzero(right & (gap > 0))
     taken = taken[np.argsort(gap[taken], kind="stable")][: max(needed, 0)]
-    if not len(taken):
-        return offsets
+    for won in range(len(taken), 0, -1):
+        offsets = _lower(new[taken[:won]], old[taken[:won]], gap[taken[won - 1]])
+        if new_logits is None or _lost(new_logits, n_old, offsets) <= MOST_LOST * won:
+            return offsets
+    return np.zeros(new.shape[1])
+
+
+def _lower(new: Array, old: Array, gap: float) -> Array:
+    """Return the offsets under which none of these inputs goes to a new class, half of the largest gap at least."""
+    offsets = np.zeros(new.shape[1])
     while True:  # an input that one class gives back may go to the next
-        left = new[taken] - offsets
-        still = left.max(axis=1) > old[taken] + 1e-12
+        left = new - offsets
+        still = left.max(axis=1) > old + 1e-12
         if not still.any():
-            return np.maximum(offsets, gap[taken].max() / 2)
-        rows, classes = taken[still], left[still].argmax(axis=1)
+            return np.maximum(offsets, gap / 2)
+        rows, classes = np.flatnonzero(still), left[still].argmax(axis=1)
         np.maximum.at(offsets, classes, new[rows, classes] - old[rows])
+
+
+def _lost(logits: Array, n_old: int, offsets: Array) -> int:
+    """Return how many inputs of new classes go to known ones because new classes are lowered."""
+    old, new = logits[:, :n_old].max(axis=1), logits[:, n_old:]
+    return int(((new.max(axis=1) > old) & ((new - offsets).max(axis=1) <= old)).sum())
 
 
 def match_groups(groups: Labels, earlier: Labels) -> dict[int, int]:

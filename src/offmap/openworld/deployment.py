@@ -19,6 +19,7 @@ from offmap.extra_passes import Requirements
 from offmap.network import Network
 from offmap.openworld.examples import KnownExamples
 from offmap.openworld.network_files import network_parts, prefix_names, restore_network, select_prefix, stored_parts
+from offmap.openworld.pictures import PictureSettings
 from offmap.text import TextEncoder
 from offmap.typing import Array
 
@@ -48,6 +49,8 @@ class Deployment:
         another encoder is refused.
     examples : KnownExamples, optional
         Known texts, to show with an answer which of them an input is most like.
+    pictures : PictureSettings, optional
+        How pictures become inputs of the network; ``offmap score`` and ``offmap serve`` follow it.
 
     Examples
     --------
@@ -70,6 +73,7 @@ class Deployment:
     class_names: Sequence[str] | None = None
     encoder: TextEncoder | None = None
     examples: KnownExamples | None = None
+    pictures: PictureSettings | None = None
 
     def __post_init__(self) -> None:
         if not self.detector.is_fitted or self.detector.calibration is None:
@@ -198,6 +202,8 @@ class Deployment:
         arrays = {**prefix_names(inner.tensors, _DETECTOR), **prefix_names(tensors, _NETWORK)}
         if self.encoder is not None:
             config["encoder"] = self.encoder.reference()
+        if self.pictures is not None:
+            config["pictures"] = self.pictures.to_json()
         if self.examples is not None:
             config["examples"], kept = self.examples.to_parts()
             arrays |= prefix_names(kept, _EXAMPLES)
@@ -230,6 +236,7 @@ class Deployment:
         store.check_fields(KIND, config, {"detector": dict, "class_names": list | None, "network": dict})
         inner = store.Stored("detector", config["detector"], select_prefix(stored.tensors, _DETECTOR))
         names, reference, kept = config["class_names"], config.get("encoder"), config.get("examples")
+        pictures = config.get("pictures")
         with store.restoring(KIND):
             made = restore_network(config["network"], select_prefix(stored.tensors, _NETWORK), network)
             return cls(
@@ -238,6 +245,7 @@ class Deployment:
                 None if names is None else tuple(names),
                 None if reference is None else TextEncoder.restore(reference, encoder),
                 None if kept is None else KnownExamples.from_parts(kept, select_prefix(stored.tensors, _EXAMPLES)),
+                None if pictures is None else PictureSettings.from_json(pictures),
             )
 
 

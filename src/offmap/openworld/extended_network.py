@@ -201,6 +201,11 @@ class ExtendedBackend(Backend):
         """Return the context of the network below."""
         return nullcontext() if self.base is None else self.base.session(device)
 
+    def to(self, device: str) -> None:
+        """Move the network below; what was learned on top of it is small and stays on the CPU."""
+        if self.base is not None:
+            self.base.to(device)
+
     def run(self, inputs: Any, requests: Sequence[Request], start: int) -> dict[str, Array]:
         """Run the network below, then what was learned, on one batch."""
         found: dict[str, Array] = {} if self.base is None else self.base.run(inputs, requests, start)

@@ -30,6 +30,8 @@ class LabeledInputs:
         Class numbers from 0, -1 where the class is not known.
     inputs : ndarray or None, default=None
         As the network takes them; `None` when only features are at hand.
+    texts : ndarray of str or None, default=None
+        What each input says, where inputs are texts: their keywords name new classes.
 
     Examples
     --------
@@ -41,37 +43,41 @@ class LabeledInputs:
     features: Array
     labels: npt.NDArray[np.int64]
     inputs: Array | None = None
+    texts: Array | None = None
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2:
             raise InputError(f"features of shape {self.features.shape}: rows × columns are needed")
-        for name, value in (("labels", self.labels), ("inputs", self.inputs)):
+        for name, value in (("labels", self.labels), ("inputs", self.inputs), ("texts", self.texts)):
             if value is not None and len(value) != len(self.features):
                 raise InputError(f"{len(self.features)} rows of features but {len(value)} of {name}; they must agree")
 
     @classmethod
-    def of(cls, features: Any, labels: Any = None, inputs: Any = None) -> Self:
+    def of(cls, features: Any, labels: Any = None, inputs: Any = None, texts: Any = None) -> Self:
         """From arrays or tensors; without labels all are -1."""
         rows = as_array(features, "features").astype(np.float32, copy=False)
         own = np.full(len(rows), -1) if labels is None else as_array(labels, "labels")
         if own.dtype.kind not in "iu":
             raise InputError(f"labels of type {own.dtype}: class numbers are needed, -1 where unknown")
-        return cls(rows, own.astype(np.int64), None if inputs is None else as_array(inputs, "inputs"))
+        made = None if inputs is None else as_array(inputs, "inputs")
+        return cls(rows, own.astype(np.int64), made, None if texts is None else np.array(texts, object))
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __getitem__(self, index: Any) -> LabeledInputs:
         """Return a part of it, by slice, mask or indices."""
-        inputs = None if self.inputs is None else self.inputs[index]
-        return LabeledInputs(self.features[index], self.labels[index], inputs)
+        inputs, texts = (None if kept is None else kept[index] for kept in (self.inputs, self.texts))
+        return LabeledInputs(self.features[index], self.labels[index], inputs, texts)
 
     def __add__(self, other: LabeledInputs) -> LabeledInputs:
-        """Both together; inputs are kept when both have them."""
-        mine, theirs = self.inputs, other.inputs
-        inputs = None if mine is None or theirs is None else np.concatenate([mine, theirs])
+        """Both together; inputs and texts are kept when both have them."""
+        inputs, texts = (
+            None if mine is None or theirs is None else np.concatenate([mine, theirs])
+            for mine, theirs in ((self.inputs, other.inputs), (self.texts, other.texts))
+        )
         features = np.concatenate([self.features, other.features])
-        return LabeledInputs(features, np.concatenate([self.labels, other.labels]), inputs)
+        return LabeledInputs(features, np.concatenate([self.labels, other.labels]), inputs, texts)
 
     def rows(self, space: Space = "auto") -> Array:
         """Return the rows to group by: the inputs themselves while they are small, else the features.

@@ -24,7 +24,7 @@ from offmap.openworld.inputs import LabeledInputs
 from offmap.openworld.inputs import Space as RowSource
 from offmap.openworld.preparation import begin, read_stream
 from offmap.openworld.result import Round
-from offmap.openworld.rounds import METHOD, MIN_SIZE, NothingFoundError, learn_classes, propose
+from offmap.openworld.rounds import METHOD, MIN_SIZE, NothingFoundError, free_name, learn_classes, propose
 from offmap.openworld.state import LearningState
 from offmap.typing import Array
 
@@ -174,7 +174,7 @@ class OpenWorldRun:
         """
         fresh = replace(arrived, labels=np.full(len(arrived), UNKNOWN))
         flagged = int((~self.state.judge(fresh).known).sum()) if len(fresh) else 0
-        kept = self.store + fresh
+        kept = self.store + fresh if len(self.store) else fresh
         total = n_new if n_new == "auto" else self.n_classes - len(self.origin.known.class_names) + n_new
         row_space = self.row_space
         try:
@@ -183,6 +183,8 @@ class OpenWorldRun:
             found = propose(self.origin, kept, total, space=space, method=METHOD, seed=seed, row_space=row_space)
             if n_new == "auto":
                 found = _free_swallowed(self.origin, kept, found)
+            if kept.texts is not None:
+                found = found.name_by_texts([""] * int((found.given >= 0).sum()) + kept.texts.tolist())
             labels, names, found, waiting = self._number(found, kept, min_size)
             if not names:
                 raise NothingFoundError(f"no group of at least {min_size} inputs among {len(kept)}; wait for more")
@@ -231,7 +233,12 @@ class OpenWorldRun:
         for place, one in enumerate(order):
             labels[own == one] = n_given + place
             before = earlier.get(one)
-            names[n_given + place] = _free_name(taken) if before is None else self.state.known.class_names[before]
+            if before is not None:
+                names[n_given + place] = self.state.known.class_names[before]
+            elif kept.texts is not None:
+                names[n_given + place] = free_name(found.names[one], taken)
+            else:
+                names[n_given + place] = _free_name(taken)
         called = {one: names[n_given + place] for place, one in enumerate(order)}
         return labels, names, found.rename(called), waiting
 
@@ -246,6 +253,7 @@ def run(
     detector: str | Detector = DETECTOR,
     tpr: float = TPR,
     class_names: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
     **options: Any,
 ) -> OpenWorldRun:
     """Learn new classes from a stream of features, round by round, beside the classes that are known.
@@ -270,6 +278,8 @@ def run(
         The share of known inputs that the detector accepts.
     class_names : sequence of str, optional
         Of the known classes, in the order of their numbers.
+    texts : sequence of str, optional
+        One per row of the stream, in its order: new classes are then named by their keywords.
     **options
         As `OpenWorldRun.step` takes them: ``n_new``, ``min_size``, ``learner``, ``max_forgetting``, ``level``.
 
@@ -304,8 +314,13 @@ def run(
     given = names if class_names is None else class_names
     state = begin(detector, codes, features=features[inside], class_names=given, tpr=tpr, seed=seed)
     last = begin_run(state, class_ids=ids)
+    if texts is not None and len(texts) != sum(map(len, streams)):
+        raise InputError(f"texts: {len(texts)} for a stream of {sum(map(len, streams))} rows; give one per row")
+    first = 0
     for part in streams:
-        last = last.step(LabeledInputs.of(part), seed=seed, **options)
+        own = None if texts is None else texts[first : first + len(part)]
+        last = last.step(LabeledInputs.of(part, texts=own), seed=seed, **options)
+        first += len(part)
     return last
 
 
@@ -331,7 +346,7 @@ def run_rounds(state: LearningState, streams: Iterable[Mapping[str, Array]], **o
     state : LearningState
         What to begin with; see `begin`.
     streams : iterable of mapping
-        Per round the unlabelled data: ``features`` or ``inputs``.
+        Per round the unlabelled data: ``features`` or ``inputs``, and ``texts`` where classes are named by them.
     **options
         As `OpenWorldRun.step` takes them.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,11 +127,12 @@ def _labelled(labels: Any, network: Network | None, features: Any = None, inputs
     return part[part.labels >= 0]
 
 
-def read_stream(state: LearningState, *, features: Any = None, inputs: Any = None) -> LabeledInputs:
+def read_stream(state: LearningState, *, features: Any = None, inputs: Any = None, texts: Any = None) -> LabeledInputs:
     """Return unlabelled data as inputs of a round; without a network, inputs are features."""
     if features is None and inputs is not None and state.network is None:
         features, inputs = np.asarray(inputs), None
-    return state.part(features, inputs)
+    made = state.part(features, inputs)
+    return made if texts is None else replace(made, texts=np.array(texts, object))
 
 
 def cut(stream: Mapping[str, Array], rounds: int) -> list[dict[str, Array]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -53,6 +53,7 @@ def propose(
     seed: int = 0,
     texts: Any = None,
     row_space: discovery.Space | None = None,
+    on_step: Callable[[str, float], None] = lambda words, share: None,
 ) -> Discovery:
     """Group unlabelled inputs into proposed classes, beside the known ones.
 
@@ -74,6 +75,8 @@ def propose(
         One text per candidate: they name the groups.
     row_space
         How rows are prepared for grouping; chosen by trials on hidden known classes when absent.
+    on_step
+        Called with words and the share that is done, about, when a step begins.
 
     Returns
     -------
@@ -89,7 +92,7 @@ def propose(
     rows = np.concatenate([labelled.rows(space), candidates.rows(space)])
     labels = np.concatenate([labelled.labels, np.full(len(candidates), -1)])
     n_classes: int | Literal["auto"] = n_new if n_new == "auto" else len(state.known.class_names) + n_new
-    found = discover(rows, labels, n_classes, method, seed, space=row_space)
+    found = discover(rows, labels, n_classes, method, seed, space=row_space, on_step=on_step)
     if n_new == "auto":
         found = _merge_parts(found, len(state.known.class_names), seed)
     found = found.rename(dict(enumerate(state.known.class_names)))
@@ -263,7 +266,8 @@ def _learn(task: _Task, candidates: LabeledInputs, names: Mapping[int, str]) -> 
     own = state.known.calibration
     before = float((state.learned.predict(own) == own.labels).mean())
     logits = learned.activations(old).logits
-    offsets = class_offsets(logits, old.labels, n_old, before - FALL_AIMED_AT * task.max_forgetting)
+    new_logits = learned.activations(known.calibration[known.calibration.labels >= n_old]).logits
+    offsets = class_offsets(logits, old.labels, n_old, before - FALL_AIMED_AT * task.max_forgetting, new_logits)
     learned = learned.lower_new(n_old, offsets)
     task.progress("fitting and calibrating a new detector", 0.9)
     calibration = state.detector.calibration
@@ -372,7 +376,7 @@ def run_round(
             f"no group of at least {min_size} inputs among {len(candidates)}; wait for more, or set min_size"
         )
     taken = set(state.known.class_names)
-    free = {number: _free(name, taken) for number, name in names.items()}
+    free = {number: free_name(name, taken) for number, name in names.items()}
     return learn_classes(state, replace(candidates, labels=labels), free, seed=seed, discovery=found, **options)
 
 
@@ -386,8 +390,8 @@ def _some(part: LabeledInputs, most: int, seed: int) -> LabeledInputs:
     return part[np.sort(np.concatenate(rows))]
 
 
-def _free(name: str, taken: set[str]) -> str:
-    """The name, or one like it that no class has yet."""
+def free_name(name: str, taken: set[str]) -> str:
+    """Return the name, or one like it that no class has yet, and note that it is taken."""
     unique, number = name, 2
     while unique in taken:
         unique, number = f"{name} ({number})", number + 1
