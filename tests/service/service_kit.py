@@ -129,11 +129,14 @@ class Launcher:
         )  # fmt: skip
         self._count = 0
 
-    def start(self, store, guard="features", **settings):
-        """A server that listens, with these settings; `guard` is "features" or "network" or a guard's file."""
+    def start(self, store, guard="features", known=None, **settings):
+        """A server that listens, with these settings; `guard` is "features" or "network" or a guard's file.
+
+        With a file of known inputs it has the triage page, and learns in a thread; "" is the page without known inputs.
+        """
         self._count += 1
         log = self.folder / f"server{self._count}.log"
-        order = {"store": str(store), "guard": str(guard), "log": str(log), "settings": settings}
+        order = {"store": str(store), "guard": str(guard), "known": known, "log": str(log), "settings": settings}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
@@ -168,7 +171,15 @@ def _serve_one(order, files):
         def ready(url):
             os.write(tell, (json.dumps({"pid": os.getpid(), "url": url}) + "\n").encode())
 
-        serve(service, bound, ready)
+        routers = []
+        if order["known"] is not None:
+            from offmap.service.triage.inputs import KnownData
+            from offmap.service.triage.routes import create_triage_router
+            from offmap.service.triage.triage import Triage
+
+            known = KnownData(Path(order["known"])) if order["known"] else None
+            routers.append(create_triage_router(Triage(service, known)))
+        serve(service, bound, ready, routers)
     except BaseException as error:
         os.write(tell, (json.dumps({"error": str(error)}) + "\n").encode())
         raise

@@ -62,6 +62,11 @@ def learn(world):
     world.triage._learn()
 
 
+def group(world):
+    world.triage.tasks.current = BackgroundTask("group", "", 0.0)
+    world.triage._group()
+
+
 def merge(world):
     board = world.triage.view()["board"]
     world.triage.apply_edit(board["number"], "merge", {"groups": [group["id"] for group in board["groups"]]})
@@ -72,6 +77,7 @@ OPERATIONS = {
     "rollback": ("deployed", lambda world: world.triage.rollback()),
     "reload": ("deployed", lambda world: world.service.reload()),
     "merge": ("grouped", merge),
+    "group": ("grouped", group),
     "learn": ("grouped", learn),
 }
 

@@ -139,6 +139,18 @@ def test_groups_have_keywords_and_are_learned_and_deployed(tmp_path, guarded):
         assert answers[1]["nearest"][0]["class"] == "loan"
 
 
+def test_known_texts_are_read_from_named_columns(tmp_path, guarded):
+    file, guard = guarded
+    renamed = tmp_path / "known.csv"
+    renamed.write_text("id,asked,about\n" + "".join(f"0,{line}\n" for line in file.read_text().splitlines()[1:]))
+    known = KnownData(renamed, None, "asked", "about")
+    known.check_columns()
+    splits = known.read(None, guard.class_names, Settings(store=str(tmp_path)), guard.encoder)
+    assert len(splits.train) == len(KnownData(file).read(None, None, Settings(), guard.encoder).train)
+    with pytest.raises(InputError, match="has no such column"):
+        KnownData(renamed, None, "answered").check_columns()
+
+
 def test_a_language_model_proposes_names_where_it_was_asked_for(tmp_path, guarded, namer):
     Namer.asked.clear()
     settings = Settings(store=str(tmp_path), naming_url=namer, naming_model="small", naming_token="secret")

@@ -16,11 +16,12 @@ from triage_kit import OLD, Scenario, rows_of
 import offmap
 from offmap.errors import InputError, StoreError
 from offmap.service import Deployment, Service, Settings, create_app, unknowns
+from offmap.service.loading import DeploymentFiles
 from offmap.service.request_errors import RequestError, hide_folders
 from offmap.service.requests import NPY
 from offmap.service.triage.inputs import make_thumbnail, read_unknown_inputs
 from offmap.service.triage.journal import Journal
-from offmap.service.triage.learning import _lacks_memory
+from offmap.service.triage.process import _lacks_memory
 from offmap.service.triage.routes import create_triage_router
 from offmap.service.triage.triage import Triage
 from offmap.service.unknown_inputs import UnknownInput, new_ids
@@ -128,78 +129,113 @@ def named_groups(world):
     return board["number"]
 
 
-def test_learning_in_a_process_of_its_own_gives_what_a_thread_gives(tmp_path):
+def test_grouping_and_learning_in_a_process_of_their_own_give_what_a_thread_gives(tmp_path):
     outcomes = []
     for from_files in (False, True):
         (tmp_path / str(from_files)).mkdir()
         world = Scenario(tmp_path / str(from_files), from_files=from_files)
         named_groups(world)
-        version = world.learned()
         assert (world.triage._process is not None) == from_files
+        outcomes.append(state(world.triage))
+        version = world.learned()
         outcomes.append({name: value for name, value in version.items() if name not in ("time", "settings")})
         world.triage.deploy(version["id"])
         check_counts(world)
         world.again()
         check_counts(world)
         world.close()
-    assert outcomes[0] == outcomes[1]
+    assert outcomes[:2] == outcomes[2:]
+
+
+def test_grouping_without_known_data_needs_neither_network_nor_guard(tmp_path):
+    world = Scenario(tmp_path, known=False, from_files=True)
+    world.meet()
+    (tmp_path / "guard.offmap").unlink()  # as while another one is being written
+    try:
+        assert sum(group["size"] for group in world.grouped()["groups"]) == 120
+    finally:
+        world.close()
+
+
+def use_processes(world, **settings):
+    """From here on, group and learn in processes."""
+    world.files, world.settings = DeploymentFiles(world.folder / "guard.offmap"), settings
+    world.again()
+
+
+def test_a_crash_of_grouping_keeps_the_earlier_groups(world, tmp_path):
+    number = named_groups(world)
+    before = world.triage.view()["board"]
+    use_processes(world)
+    world.triage.group()
+    wait_until(lambda: world.triage._process is not None)
+    world.triage._process._process.kill()
+    world.triage.tasks.wait()
+    view = world.triage.view()
+    assert "grouping ended without a result" in view["job"]["error"]
+    assert view["board"] == before
+    assert world.grouped()["number"] == number + 1
+    proposals = tmp_path / "store" / "proposals"
+    (proposals / ".new-0-0").mkdir()  # of a kill in the middle
+    world.again()
+    assert [folder.name for folder in proposals.iterdir()] == [str(number + 1)]
 
 
 def check_counts(world):
     assert world.service.unknowns.count_by_status() == {"open": 0, "resolved": 120, "discarded": 0}
 
 
-def test_a_crash_of_learning_harms_nothing(tmp_path):
-    world = Scenario(tmp_path, from_files=True)
-    try:
-        number = named_groups(world)
-        before = world.triage.view()
-        world.triage.learn(number)
-        wait_until(lambda: world.triage._process is not None)
-        own, pid = os.getpriority(os.PRIO_PROCESS, 0), world.triage._process._process.pid
-        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + 10, 19), seconds=60)
-        world.triage._process._process.kill()
-        world.triage.tasks.wait()
-        view = world.triage.view()
-        assert "without a result" in view["job"]["error"]
-        assert {name: view[name] for name in ("board", "versions", "current")} == {
-            name: before[name] for name in ("board", "versions", "current")
-        }
-        assert len(world.service.score(features=rows_of(np.arange(9) % OLD, 3))) == 9
-        assert world.learned()["accepted"]
-    finally:
-        world.close()
+def test_a_crash_of_learning_harms_nothing(world):
+    number = named_groups(world)
+    use_processes(world)
+    before = world.triage.view()
+    world.triage.learn(number)
+    wait_until(lambda: world.triage._process is not None)
+    own, pid = os.getpriority(os.PRIO_PROCESS, 0), world.triage._process._process.pid
+    wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + 10, 19), seconds=60)
+    world.triage._process._process.kill()
+    world.triage.tasks.wait()
+    view = world.triage.view()
+    assert "without a result" in view["job"]["error"]
+    assert {name: view[name] for name in ("board", "versions", "current")} == {
+        name: before[name] for name in ("board", "versions", "current")
+    }
+    assert len(world.service.score(features=rows_of(np.arange(9) % OLD, 3))) == 9
+    assert world.learned()["accepted"]
 
 
-def test_learning_beyond_its_memory_ends_and_says_so(tmp_path):
-    world = Scenario(tmp_path, from_files=True, learn_memory=50_000_000)
-    try:
-        world.triage.learn(named_groups(world))
+def test_grouping_or_learning_beyond_its_memory_ends_and_says_so(world):
+    number = named_groups(world)
+    before = world.triage.view()["board"]
+    use_processes(world, learn_memory=50_000_000)
+    for task in (lambda: world.triage.learn(number), world.triage.group):
+        task()
         world.triage.tasks.wait()
         assert "OFFMAP_LEARN_MEMORY" in world.triage.view()["job"]["error"]
-        assert world.triage.view()["versions"] == []
-    finally:
-        world.close()
+    assert world.triage.view()["versions"] == []
+    assert world.triage.view()["board"] == before
 
 
 def test_a_lack_of_memory_is_recognised_whatever_it_is_called():
     torchs = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes")
     wrapped = StoreError("not a whole detector")
     wrapped.__cause__ = torchs
-    assert all(_lacks_memory(error) for error in (MemoryError(), torchs, wrapped))
+    library = ImportError("libgomp.so.1: failed to map segment from shared object")
+    module = SyntaxError("expected ':'")  # of a module compiled when memory ran out
+    assert all(_lacks_memory(error) for error in (MemoryError(), torchs, wrapped, library, module))
     assert not _lacks_memory(StoreError("not a whole detector"))
 
 
-def test_closing_stops_learning(tmp_path):
-    world = Scenario(tmp_path, from_files=True)
-    world.triage.learn(named_groups(world))
+def test_closing_stops_learning(world):
+    number = named_groups(world)
+    use_processes(world)
+    world.triage.learn(number)
     wait_until(lambda: world.triage._process is not None)
     world.close()
     assert not world.triage.tasks.is_busy
     assert world.triage._process._process.poll() is not None
     world.open()
     assert world.triage.view()["versions"] == []
-    world.close()
 
 
 def check_named(world, labels):
@@ -490,6 +526,19 @@ def test_files_of_closed_proposals_are_removed_except_those_a_rollback_needs(wor
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
     world.triage.rollback()
     assert len(world.triage.view()["board"]["groups"]) == len(board["groups"])
+
+
+def test_grouping_says_how_far_it_is(world):
+    world.meet()
+    told = []
+    report = world.triage.tasks.report_progress
+    world.triage.tasks.report_progress = lambda words, share: (told.append((words, share)), report(words, share))
+    world.grouped()
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert len(told) >= 6
+    assert told[0] == ("reading the labelled inputs", 0.02)
+    assert told[-1][1] == 0.95
 
 
 def test_the_error_of_a_task_names_no_folder(world):

@@ -23,6 +23,7 @@ _MODULES = {
     "create_app": "offmap.service.app",
     "open_unknown_store": "offmap.service.stores",
     "serve": "offmap.service.run",
+    "store_unknown_boxes": "offmap.service.unknown_boxes",
 }
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "create_app",
     "open_unknown_store",
     "serve",
+    "store_unknown_boxes",
 ]
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from offmap.service.service import Service as Service
     from offmap.service.settings import Settings as Settings
     from offmap.service.stores import open_unknown_store as open_unknown_store
+    from offmap.service.unknown_boxes import store_unknown_boxes as store_unknown_boxes
     from offmap.service.unknown_inputs import StoreLimits as StoreLimits
     from offmap.service.unknown_inputs import UnknownInput as UnknownInput
     from offmap.service.unknowns import UnknownStore as UnknownStore

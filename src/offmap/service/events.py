@@ -1,7 +1,7 @@
 """Send every unknown input to an HTTP sink as a CloudEvent; the store of unknown inputs is the outbox.
 
 An input is on disk before it is answered, and a position on disk says up to where the sink has confirmed. So events
-survive a crash of either side; one may be sent twice, with the same id.
+survive a crash of either side; one may be sent twice then, with the same id. Of replicas on one database, one sends.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import logging
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from offmap.errors import InputError, OffmapError
+from offmap.service.stores import PostgresDatabase
 from offmap.service.unknown_inputs import UnknownInput
 from offmap.service.unknowns import UnknownStore
 from offmap.store import write_atomically
@@ -24,6 +26,7 @@ from offmap.store import write_atomically
 TYPE = "org.offmap.input.unknown"
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 _PAGE = 100
+_LOCK = 0x6F66666D6175  # advisory lock of PostgreSQL
 _LONGEST_WAIT = 60.0
 _TRY_AGAIN = (408, 425, 429)  # refusals that say: not now
 _log = logging.getLogger(__name__)
@@ -58,6 +61,76 @@ def make_event(item: UnknownInput, source: str) -> dict[str, Any]:
     return event if item.reference is None else event | {"subject": item.reference}
 
 
+class FilePosition:
+    """Up to where the sink has confirmed, in a file of a service that is alone.
+
+    Parameters
+    ----------
+    file : Path
+        Written whole or not at all.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    @contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Tell whether this service may send now: always."""
+        yield True
+
+    def read(self) -> int:
+        """Read the position; 0 at first."""
+        try:
+            return int(json.loads(self.file.read_text())["after"])
+        except FileNotFoundError:
+            return 0
+        except (ValueError, KeyError, TypeError):
+            _log.warning("%s: cannot be read; events are sent again from the first", self.file)
+            return 0
+
+    def write(self, after: int) -> None:
+        """Write the position."""
+        write_atomically(self.file, json.dumps({"after": after}).encode())
+
+
+class SharedPosition:
+    """The same for replicas on one PostgreSQL database, of which one sends at a time.
+
+    Parameters
+    ----------
+    database : PostgresDatabase
+        That of the unknown inputs.
+    """
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        with database.transaction() as session:
+            session.execute("SELECT 1 FROM pg_advisory_xact_lock(?)", [_LOCK + 1])
+            session.execute("CREATE TABLE IF NOT EXISTS sent (after BIGINT NOT NULL)")
+            if not session.execute("SELECT after FROM sent"):
+                session.execute("INSERT INTO sent VALUES (0)")
+
+    @contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Tell whether this replica may send now; if so, no other does until the block is left."""
+        release = self._database.hold(_LOCK, wait=False)
+        try:
+            yield release is not None
+        finally:
+            if release is not None:
+                release()
+
+    def read(self) -> int:
+        """Read the position; 0 at first."""
+        with self._database.snapshot() as session:
+            return int(session.execute("SELECT after FROM sent")[0][0])
+
+    def write(self, after: int) -> None:
+        """Write the position."""
+        with self._database.transaction() as session:
+            session.execute("UPDATE sent SET after = ?", [after])
+
+
 class EventPublisher:
     """Send events in the order of arrival, on a thread of its own, until `stop`.
 
@@ -67,8 +140,8 @@ class EventPublisher:
         The outbox.
     url : str
         Where events are posted, ``http://`` or ``https://``.
-    position : Path
-        The file that says up to where the sink has confirmed.
+    position : Path, FilePosition or SharedPosition
+        Where it is kept up to where the sink has confirmed; a path is a file.
     source : str, default="/offmap"
         The events' source.
     token : str or None, default=None
@@ -82,14 +155,15 @@ class EventPublisher:
         self,
         store: UnknownStore,
         url: str,
-        position: Path,
+        position: Path | FilePosition | SharedPosition,
         source: str = "/offmap",
         token: str | None = None,
         seconds: float = 1.0,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise InputError(f"events_url={url}: an address that begins with http:// or https:// is needed")
-        self.store, self.url, self.position, self.source = store, url, position, source
+        self.store, self.url, self.source = store, url, source
+        self.position = FilePosition(position) if isinstance(position, Path) else position
         self._headers = {"Content-Type": CONTENT_TYPE}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -109,14 +183,7 @@ class EventPublisher:
 
     def read_position(self) -> int:
         """Read up to which position of the store the sink has confirmed; 0 at first."""
-        try:
-            found = json.loads(self.position.read_text())["after"]
-            return int(found)
-        except FileNotFoundError:
-            return 0
-        except (ValueError, KeyError, TypeError):
-            _log.warning("%s: cannot be read; events are sent again from the first", self.position)
-            return 0
+        return self.position.read()
 
     def publish(self) -> int:
         """Send what the store holds beyond the position and return how many were confirmed or refused for good.
@@ -126,7 +193,11 @@ class EventPublisher:
         OSError
             If the sink cannot be reached or says that it cannot take events now.
         """
-        sent, after = 0, self.read_position()
+        with self.position.hold() as mine:
+            return self._publish() if mine else 0
+
+    def _publish(self) -> int:
+        sent, after = 0, self.position.read()
         while not self._stopped.is_set():
             page = self.store.read_page(_PAGE, after)
             for item in page.items:
@@ -134,7 +205,7 @@ class EventPublisher:
                     return sent
                 self._post(make_event(item, self.source))
                 after, sent = item.seq, sent + 1
-                write_atomically(self.position, json.dumps({"after": after}).encode())
+                self.position.write(after)
             if page.next is None:
                 break
         return sent
@@ -167,11 +238,12 @@ def start_publisher(service: Any) -> Callable[[], None]:
     settings = service.settings
     if settings.events_url is None:
         return lambda: None
+    database = service.unknowns.database
     token = None if settings.events_token is None else settings.events_token.get_secret_value()
     publisher = EventPublisher(
         service.unknowns,
         settings.events_url,
-        service.store_dir / "events.json",
+        SharedPosition(database) if isinstance(database, PostgresDatabase) else service.store_dir / "events.json",
         settings.events_source,
         token,
         settings.events_seconds,

@@ -12,7 +12,7 @@ from offmap import store
 from offmap.detection import Detector
 from offmap.errors import InputError
 from offmap.network import Network
-from offmap.openworld import Deployment
+from offmap.openworld import Deployment, PictureSettings
 from offmap.text import TextEncoder
 
 
@@ -63,6 +63,15 @@ class DeploymentFiles:
             raise InputError(f"{self.guard}: holds {detector!r}; a guard from offmap fit or offmap guard is needed")
         network, names = self._load_network()
         return Deployment(detector, network, names if self.classes is None else read_class_names(self.classes))
+
+    def read_pictures(self) -> PictureSettings | None:
+        """Return how pictures are prepared, where the guard's file says so; `None` otherwise."""
+        stored = store.load(self.guard)
+        kept = stored.config.get("pictures") if stored.kind == "deployment" else None
+        if kept is None:
+            return None
+        with store.restoring("deployment"):
+            return PictureSettings.from_json(kept)
 
     def _restore(self, stored: store.Stored) -> Deployment:
         """Restore a whole deployment; a network or an encoder that was named takes the place of what is in the file."""

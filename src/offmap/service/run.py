@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from offmap.errors import InputError, OffmapError
@@ -25,6 +26,7 @@ from offmap.service.loading import DeploymentFiles
 from offmap.service.service import Service
 from offmap.service.settings import Settings
 from offmap.service.stores import is_url
+from offmap.service.telemetry import start_telemetry
 
 if TYPE_CHECKING:
     from offmap.service.triage.inputs import KnownData
@@ -246,8 +248,9 @@ def serve(
     settings = service.settings
     limits = {"header_seconds": settings.header_seconds, "answer_seconds": settings.answer_seconds}
     protocol = type("LimitedProtocol", (HttpProtocol,), limits)
+    trace, stop_telemetry = start_telemetry(service)
     config = uvicorn.Config(
-        _announce(create_app(service, routers), lambda: ready(format_url(bound))),
+        _announce(trace(create_app(service, routers)), lambda: ready(format_url(bound))),
         http=protocol,
         ws="none",
         loop="asyncio",
@@ -267,6 +270,7 @@ def serve(
             server.run(sockets=[bound])
     finally:
         stop_events()
+        stop_telemetry()
         service.close()
         bound.close()
 
@@ -299,7 +303,7 @@ def _accept_waiting(bound: socket.socket) -> Iterator[socket.socket]:
             yield bound.accept()[0]
 
 
-def _announce(app: FastAPI, ready: Callable[[], None]) -> Any:
+def _announce(app: ASGIApp, ready: Callable[[], None]) -> Any:
     """Wrap the application so that `ready` is called once it has started."""
 
     async def wrapped(scope: Any, receive: Any, send: Any) -> None:

@@ -54,7 +54,7 @@ class Service:
         load: Callable[[], Deployment] | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        self.deployment = deployment
+        self.deployment = self._placed(deployment)
         self.deployed_at = time.time()
         self.store_dir: Path = self.settings.store_dir
         self.on_reload: Callable[[Deployment], None] = lambda deployment: None  # called before a reload takes effect
@@ -144,12 +144,19 @@ class Service:
         str
             The version of the new deployment.
         """
+        deployment = self._placed(deployment)
         with self._deploying:
             self.metrics.start(deployment)
             self.deployment, self.deployed_at = deployment, time.time()
         self.metrics.reloads.labels("done").inc()
         _log.info("guard %s in service: %s", deployment.version, deployment.detector.chosen)
         return deployment.version
+
+    def _placed(self, deployment: Deployment) -> Deployment:
+        """Move the network to the device of the settings, if they name one."""
+        if self.settings.device is not None and deployment.network is not None:
+            deployment.network.to(self.settings.device)
+        return deployment
 
     def reload(self) -> str:
         """Read the deployment again from its files; when that fails, the old one stays.

@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from offmap.errors import InputError
+from offmap.openworld import PictureSettings
 from offmap.service.stores import is_url
 from offmap.service.unknown_inputs import StoreLimits
 
@@ -98,8 +99,20 @@ class Settings(BaseSettings):
         default=1.0, gt=0, description="How often new events are sent; failures double the wait, to a minute at most."
     )
 
-    learn_memory: int = Field(default=8192 * MIB, ge=1, description="Bytes of memory that learning may use.")
-    learn_nice: int = Field(default=10, ge=0, le=19, description="By how much learning gives way to other processes.")
+    otel_url: str | None = Field(
+        default=None, description="An OpenTelemetry collector (http://…:4318) that gets traces and metrics over HTTP."
+    )
+    otel_name: str = Field(default="offmap", description="The name of this service there.")
+    otel_seconds: float = Field(default=15.0, gt=0, description="How often metrics are sent there.")
+
+    device: str | None = Field(default=None, description="Where the network runs, such as cuda; the CPU by default.")
+
+    learn_memory: int = Field(
+        default=8192 * MIB, ge=1, description="Bytes of memory that grouping or learning may use."
+    )
+    learn_nice: int = Field(
+        default=10, ge=0, le=19, description="By how much grouping and learning give way to other processes."
+    )
 
     input_shape: tuple[int, ...] | None = Field(
         default=None, description="The shape of one input, such as [3, 32, 32]."
@@ -241,3 +254,31 @@ def load_settings(**given: object) -> Settings:
         first = error.errors()[0]
         where = "_".join(str(part) for part in first["loc"])
         raise InputError(f"{where}={first['input']}: {first['msg']}" if where else str(first["msg"])) from error
+
+
+def with_pictures(settings: Settings, kept: PictureSettings | None) -> Settings:
+    """Prepare pictures as a deployment keeps it, unless options or the environment say otherwise.
+
+    Parameters
+    ----------
+    settings : Settings
+        From `load_settings`.
+    kept : PictureSettings or None
+        What the deployment's file says.
+
+    Returns
+    -------
+    Settings
+        The same, or with size, channels and scaling set.
+
+    Examples
+    --------
+    >>> from offmap.openworld import PictureSettings
+    >>> with_pictures(load_settings(), PictureSettings(16, gray=True)).gray
+    True
+    """
+    names = ("image_size", "gray", "mean", "std")
+    if kept is None or any(name in settings.model_fields_set for name in names):
+        return settings
+    found = {name: getattr(kept, name) for name in names if getattr(kept, name) is not None}
+    return settings.model_copy(update=found)

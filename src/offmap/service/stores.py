@@ -6,8 +6,8 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +201,52 @@ class PostgresDatabase:
         with self._translate_errors(), self._psycopg.connect(self._url) as connection:
             connection.read_only = True
             yield _PostgresSession(connection)
+
+    def hold(self, key: int, wait: bool) -> Callable[[], None] | None:
+        """Take a lock that all services on this database respect, on a connection of its own.
+
+        Parameters
+        ----------
+        key : int
+            The lock.
+        wait : bool
+            Whether to wait while another holds it.
+
+        Returns
+        -------
+        callable or None
+            Releases the lock, as the end of this process does; `None` when another holds it.
+        """
+        with self._translate_errors():
+            connection = self._psycopg.connect(self._url, autocommit=True)
+            try:
+                taken = True
+                if wait:
+                    connection.execute("SELECT pg_advisory_lock(%s)", [key])
+                else:
+                    (taken,) = connection.execute("SELECT pg_try_advisory_lock(%s)", [key]).fetchone()
+            except BaseException:
+                connection.close()
+                raise
+
+        def release() -> None:
+            with suppress(self._psycopg.Error):  # a connection that was cut holds nothing any more
+                connection.execute("SELECT pg_advisory_unlock_all()")
+            connection.close()
+
+        if taken:
+            return release
+        connection.close()
+        return None
+
+    def is_held(self, key: int) -> bool:
+        """Tell whether any service holds a lock, without taking it."""
+        sql = (
+            "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = ? AND objid = ? "
+            "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        with self.snapshot() as session:
+            return bool(session.execute(sql, [key >> 32, key & 0xFFFFFFFF]))
 
     def close(self) -> None:
         """Close the connection for writing."""

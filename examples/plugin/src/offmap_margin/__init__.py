@@ -2,10 +2,11 @@
 
 from torch import Tensor
 
-from offmap.detection import Score, register
+import offmap
+from offmap.detection import Score
 
 
-@register
+@offmap.register
 class Margin(Score):
     """The largest logit minus the second largest."""
 

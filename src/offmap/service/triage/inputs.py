@@ -44,15 +44,30 @@ class KnownData:
     held_out : Path or None, default=None
         The same for inputs that the network was not trained on, to calibrate and to measure; a part of `path` when
         `None`.
+    text_column, label_column : str or None, default=None
+        Of files of texts, as `offmap.data.read_texts` takes them.
     """
 
     path: Path
     held_out: Path | None = None
+    text_column: str | None = None
+    label_column: str | None = None
 
     def __post_init__(self) -> None:
         for path in (self.path, self.held_out):
             if path is not None and not path.exists():
                 raise InputError(f"{path}: there is no such file or folder of known inputs")
+
+    def check_columns(self) -> None:
+        """Refuse columns that the files lack, before a service is started with them."""
+        if self.text_column is None and self.label_column is None:
+            return
+        for path in (self.path, self.held_out):
+            if path is not None:
+                self._read_columns(path)
+
+    def _read_columns(self, path: Path) -> data.Texts:
+        return data.read_texts(path, self.text_column, self.label_column)
 
     def read(
         self,
@@ -88,14 +103,14 @@ class KnownData:
         return KnownSplits.split(whole.features, whole.labels, names, whole.inputs)
 
     def _read_texts(self, encoder: TextEncoder, class_names: Sequence[str] | None) -> KnownSplits:
-        whole = data.read_texts(self.path).labelled()
+        whole = self._read_columns(self.path).labelled()
         if not len(whole):
             raise InputError(f"{self.path}: it has no labels; learning needs labelled texts of the known classes")
         names = class_names or whole.classes
         known = LabeledInputs.of(encoder.encode(whole.texts, progress=False), whole.encode_labels(names))
         if self.held_out is None:
             return KnownSplits.split(known.features, known.labels, names)
-        aside = data.read_texts(self.held_out).labelled()
+        aside = self._read_columns(self.held_out).labelled()
         features = encoder.encode(aside.texts, progress=False)
         return KnownSplits.of(known, LabeledInputs.of(features, aside.encode_labels(names)), names)
 

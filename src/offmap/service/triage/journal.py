@@ -1,6 +1,7 @@
 """The journal of the triage page: proposals, every action on them, learned versions, and which one is in service.
 
-It is one SQLite file in the service's folder, in WAL mode; a change is on disk once its method has returned.
+It is one SQLite file in the service's folder, in WAL mode, or, where replicas share their unknown inputs, tables in the
+same PostgreSQL database; a change is on disk once its method has returned.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ from pathlib import Path
 from typing import Any
 
 from offmap.errors import StoreError
+from offmap.service.stores import PostgresDatabase
 
 FILE = "triage.sqlite"
 FORMAT = 1
+_WRITE_LOCK = 0x6F66666D6171  # advisory lock of PostgreSQL
 _log = logging.getLogger(__name__)
 EDITS = ("name", "merge", "split", "discard", "known")
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS proposal (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS proposal (id {key}, time DOUBLE PRECISION NOT NULL, "
     "ids TEXT NOT NULL, open INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS entry (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS entry (id {key}, time DOUBLE PRECISION NOT NULL, "
     "proposal INTEGER, action TEXT NOT NULL, details TEXT NOT NULL, undone INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS version (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS version (id {key}, time DOUBLE PRECISION NOT NULL, "
     "parent INTEGER NOT NULL, base TEXT NOT NULL, proposal INTEGER NOT NULL, outcome TEXT NOT NULL, "
     "learned TEXT NOT NULL, discarded TEXT NOT NULL)",
 )
+_SET_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
 def _parse_details(text: str) -> dict[str, Any] | None:
@@ -166,10 +170,13 @@ class Journal:
             self._connection.execute("PRAGMA synchronous = FULL")
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"{self.file}: the journal cannot be opened ({error})") from error
+        self._create_tables("INTEGER PRIMARY KEY AUTOINCREMENT")
+
+    def _create_tables(self, key: str) -> None:
         with self._transaction() as write:
             for table in _TABLES:
-                write(table)
-            write("INSERT OR IGNORE INTO meta VALUES ('format', ?)", [str(FORMAT)])
+                write(table.format(key=key))
+            write("INSERT INTO meta VALUES ('format', ?) ON CONFLICT DO NOTHING", [str(FORMAT)])
         if self._meta("format") != str(FORMAT):
             raise StoreError(f"{self.file}: a journal of another version of offmap")
         lines = self._read("SELECT id, details FROM entry")
@@ -181,8 +188,7 @@ class Journal:
         """Add a proposal over these inputs and return its number; earlier ones are closed."""
         with self._transaction() as write:
             write("UPDATE proposal SET open = 0")
-            write("INSERT INTO proposal (time, ids, open) VALUES (?, ?, 1)", [time.time(), json.dumps(list(ids))])
-            number = int(write("SELECT last_insert_rowid()")[0][0])
+            number = _insert(write, "proposal", time=time.time(), ids=json.dumps(list(ids)), open=1)
             self._note(write, "group", {"inputs": len(ids)}, number)
         return number
 
@@ -195,6 +201,12 @@ class Journal:
     def next_version(self) -> int:
         """The number of the next version."""
         return int(self._read("SELECT coalesce(max(id), 0) + 1 FROM version")[0][0])
+
+    @property
+    def open_number(self) -> int | None:
+        """The number of the proposal that people work on; `None` without one."""
+        rows = self._read("SELECT id FROM proposal WHERE open = 1 ORDER BY id DESC LIMIT 1")
+        return int(rows[0][0]) if rows else None
 
     def open_proposal(self) -> tuple[int, list[str]] | None:
         """Return the number of the proposal that people work on and the ids of its inputs; `None` without one."""
@@ -251,15 +263,9 @@ class Journal:
     ) -> int:
         """Add a learned version and return its number."""
         with self._transaction() as write:
-            write(
-                "INSERT INTO version (time, parent, base, proposal, outcome, learned, discarded) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [
-                    time.time(), parent, base, proposal, json.dumps(outcome), json.dumps(list(learned)),
-                    json.dumps(list(discarded)),
-                ],
-            )  # fmt: skip
-            number = int(write("SELECT last_insert_rowid()")[0][0])
+            lists = {"learned": json.dumps(list(learned)), "discarded": json.dumps(list(discarded))}
+            facts = {"parent": parent, "base": base, "proposal": proposal, "outcome": json.dumps(outcome)}
+            number = _insert(write, "version", time=time.time(), **facts, **lists)
             self._note(write, "learned", {"version": number, "accepted": outcome["accepted"]}, proposal)
         return number
 
@@ -288,7 +294,7 @@ class Journal:
     def begin(self, intent: Intent) -> None:
         """Record that a deployment or rollback has begun, before anything else is changed."""
         with self._transaction() as write:
-            write("INSERT OR REPLACE INTO meta VALUES ('intent', ?)", [json.dumps([intent.action, intent.version])])
+            write(_SET_META, ["intent", json.dumps([intent.action, intent.version])])
 
     def finish(self, intent: Intent) -> None:
         """Record in one transaction that it is done: the version in service and the open proposal."""
@@ -300,7 +306,7 @@ class Journal:
                 write("UPDATE proposal SET open = 0")  # the known classes have changed
             else:
                 self._set_current(write, version.parent, intent.action)
-                write("UPDATE proposal SET open = (id = ?)", [version.proposal])
+                write("UPDATE proposal SET open = CASE WHEN id = ? THEN 1 ELSE 0 END", [version.proposal])
             write("DELETE FROM meta WHERE key = 'intent'")
 
     def abandon(self) -> None:
@@ -317,7 +323,7 @@ class Journal:
     def _set_current(self, write: Any, number: int, action: str) -> None:
         rows = write("SELECT value FROM meta WHERE key = 'current'")
         self._note(write, action, {"version": number, "instead_of": int(rows[0][0]) if rows else 0}, None)
-        write("INSERT OR REPLACE INTO meta VALUES ('current', ?)", [str(number)])
+        write(_SET_META, ["current", str(number)])
 
     def close(self) -> None:
         """Close the file."""
@@ -325,11 +331,8 @@ class Journal:
             self._connection.close()
 
     def _note(self, write: Any, action: str, details: dict[str, Any], proposal: int | None) -> int:
-        write(
-            "INSERT INTO entry (time, proposal, action, details, undone) VALUES (?, ?, ?, ?, 0)",
-            [time.time(), proposal, action, json.dumps(details, allow_nan=False)],
-        )
-        return int(write("SELECT last_insert_rowid()")[0][0])
+        text = json.dumps(details, allow_nan=False)
+        return _insert(write, "entry", time=time.time(), proposal=proposal, action=action, details=text, undone=0)
 
     def _meta(self, key: str) -> str | None:
         rows = self._read("SELECT value FROM meta WHERE key = ?", [key])
@@ -357,3 +360,41 @@ class Journal:
             finally:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+
+
+class SharedJournal(Journal):
+    """The journal that replicas of a service share, in their PostgreSQL database.
+
+    Parameters
+    ----------
+    database : PostgresDatabase
+        That of the unknown inputs.
+    """
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self.file = Path("the shared journal")  # named in messages
+        self._database = database
+        self._create_tables("INTEGER PRIMARY KEY")
+
+    def close(self) -> None:
+        """Do nothing: the database is closed with the unknown inputs."""
+
+    def _read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._database.snapshot() as session:
+            return session.execute(sql, values)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        with self._database.transaction() as session:
+            session.execute("SELECT 1 FROM pg_advisory_xact_lock(?)", [_WRITE_LOCK])  # numbers are given one by one
+            yield session.execute
+
+
+def _insert(write: Any, table: str, **values: Any) -> int:
+    """Insert a row under the next number, and return it; a sequence would leave gaps after a failure."""
+    marks = ", ".join("?" * len(values))
+    sql = (
+        f"INSERT INTO {table} (id, {', '.join(values)}) "
+        f"VALUES ((SELECT coalesce(max(id), 0) + 1 FROM {table}), {marks}) RETURNING id"
+    )
+    return int(write(sql, list(values.values()))[0][0])

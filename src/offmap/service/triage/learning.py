@@ -1,36 +1,27 @@
-"""Group and learn unknown inputs, in a thread of the service or in a process of its own."""
+"""Group and learn unknown inputs; `offmap.service.triage.process` runs this beside the service."""
 
 from __future__ import annotations
 
-import json
-import os
-import resource
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from offmap.discovery import Discovery
-from offmap.errors import InputError, OffmapError
+from offmap.errors import InputError
 from offmap.openworld import Deployment, LearningState, learn_classes, propose, start
-from offmap.service.loading import DeploymentFiles
-from offmap.service.request_errors import to_sentence
 from offmap.service.requests import TEXT
 from offmap.service.settings import Settings
-from offmap.service.stores import open_unknown_store
 from offmap.service.triage import versions
 from offmap.service.triage.inputs import KnownData, clone_network, read_unknown_inputs
 from offmap.service.triage.journal import Journal
 from offmap.service.triage.naming import name_by_model
-from offmap.service.triage.proposal import Proposal, load_proposal
+from offmap.service.triage.proposal import Proposal, load_proposal, save_proposal
 from offmap.service.unknowns import UnknownStore
 
 KEYWORDS = 6  # of a group, on the page
 MAX_TEXT = 10_000  # characters of each text that keywords and names are taken from
 MIN_INPUTS = 10  # unknown inputs that can be grouped
-_PATHS = ("guard", "weights", "classes")  # of `DeploymentFiles`
 Progress = Callable[[str, float], None]
 
 
@@ -54,14 +45,31 @@ class LearnedVersion:
     discarded: list[str]
 
 
+@dataclass(frozen=True)
+class ProposedGroups:
+    """Groups that were found and written, not yet in the journal.
+
+    Parameters
+    ----------
+    folder : str
+        From `offmap.service.triage.proposal.save_proposal`.
+    ids : list of str
+        The unknown inputs that were grouped.
+    """
+
+    folder: str
+    ids: list[str]
+
+
 @dataclass
 class Workspace:
     """Everything that grouping and learning read.
 
     Parameters
     ----------
-    base : Deployment
-        What the service was started with; its network must not be run by another thread.
+    base : Deployment or None
+        What the service was started with; its network must not be run by another thread. Grouping without labelled
+        data needs none.
     known : KnownData or None
         Labelled data of the known classes; without it inputs can be grouped, but not learned.
     settings : Settings
@@ -70,18 +78,22 @@ class Workspace:
         The unknown inputs.
     journal : Journal
         Knows the version in service.
+    width : int or None, default=None
+        The number of stored features to group by where there are no labelled data; the most frequent one when `None`.
     """
 
-    base: Deployment
+    base: Deployment | None
     known: KnownData | None
     settings: Settings
     unknowns: UnknownStore
     journal: Journal
+    width: int | None = None
     _state: tuple[int, LearningState] | None = None
 
     def load_state(self) -> LearningState:
         """Return the state of the loop for the version in service."""
         assert self.known is not None
+        assert self.base is not None
         current = self.journal.current
         if self._state is None or self._state[0] != current:
             network = clone_network(self.base.network)
@@ -100,10 +112,28 @@ class Workspace:
 
     def proposal_folder(self, number: int) -> Path:
         """Return the folder of a proposal."""
-        return self.settings.store_dir / "proposals" / str(number)
+        return self.settings.store_dir / versions.PROPOSALS / str(number)
 
-    def group(self, progress: Progress) -> tuple[list[str], Discovery]:
-        """Group the newest unknown inputs.
+    def group(self, progress: Progress) -> ProposedGroups:
+        """Group the newest unknown inputs, and write the groups.
+
+        Parameters
+        ----------
+        progress : callable
+            Called with words and the share that is done.
+
+        Returns
+        -------
+        ProposedGroups
+            In a folder without a number.
+        """
+        ids, found = self.find_groups(progress)
+        folder = versions.new_folder(self.proposal_folder(0).parent)
+        save_proposal(folder, found)
+        return ProposedGroups(str(folder), ids)
+
+    def find_groups(self, progress: Progress) -> tuple[list[str], Discovery]:
+        """Find groups in the newest unknown inputs.
 
         Parameters
         ----------
@@ -117,19 +147,26 @@ class Workspace:
         found : Discovery
             Their groups; beside the known classes where there are labelled data.
         """
+        progress("reading the labelled inputs", 0.02)
         state = None if self.known is None else self.load_state()
-        network, detector = (None, self.base.detector) if state is None else (state.network, state.detector)
-        ids, inputs = read_unknown_inputs(self.unknowns, network, _width(detector), self.settings, keep_inputs=False)
+        progress("reading the unknown inputs", 0.15)
+        network, width = (None, self.width) if state is None else (state.network, _width(state.detector))
+        ids, inputs = read_unknown_inputs(self.unknowns, network, width, self.settings, keep_inputs=False)
         if len(ids) < MIN_INPUTS:
             raise InputError(f"{len(ids)} unknown inputs can be compared; at least {MIN_INPUTS} are needed for groups")
-        progress(f"looking for groups in {len(ids)} inputs", 0.3)
+        progress(f"looking for groups in {len(ids)} inputs", 0.25)
         texts = self.read_texts(ids)
+
+        def on_step(words: str, share: float) -> None:
+            progress(words, 0.25 + 0.7 * share)
+
         if state is not None:
-            found = propose(state, inputs, texts=texts)
+            found = propose(state, inputs, texts=texts, on_step=on_step)
         else:
             from offmap.discovery import discover
 
-            found = discover(inputs.features, texts=texts)
+            found = discover(inputs.features, texts=texts, on_step=on_step)
+        progress("naming the groups", 0.95)
         return ids, found if texts is None else name_by_model(found, texts, self.settings)
 
     def find_keywords(self, proposal: Proposal) -> dict[int, str]:
@@ -184,145 +221,3 @@ class Workspace:
 
 def _width(detector: Any) -> int | None:
     return None if detector.fitting is None else detector.fitting.width
-
-
-class LearningProcess:
-    """Learns the open proposal in a process of its own, with a lower priority and a memory limit.
-
-    A crash of it, such as for lack of memory, harms nothing: a version counts only once the journal knows of it.
-
-    Parameters
-    ----------
-    files : DeploymentFiles
-        From which the process loads the base deployment again.
-    workspace : Workspace
-        What is learned; only its names and settings are passed on.
-    options : dict
-        Of `offmap.openworld.learn_classes`.
-    """
-
-    def __init__(self, files: DeploymentFiles, workspace: Workspace, options: dict[str, Any]) -> None:
-        assert workspace.known is not None
-        secret = {"token", "token_file"}
-        self._order = {
-            "files": {name: None if value is None else str(value) for name, value in asdict(files).items()},
-            "known": [None if path is None else str(path) for path in asdict(workspace.known).values()],
-            "settings": workspace.settings.model_dump(mode="json", exclude=secret),
-            "version": workspace.base.version,
-            "options": options,
-        }
-        self._settings = workspace.settings
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "offmap.service.triage.learning"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,
-        )  # fmt: skip
-
-    def run(self, progress: Progress) -> LearnedVersion:
-        """Wait for the process.
-
-        Parameters
-        ----------
-        progress : callable
-            Called with words and the share that is done.
-
-        Returns
-        -------
-        LearnedVersion
-            What was learned.
-
-        Raises
-        ------
-        InputError
-            If nothing could be learned, or the process has ended without a result.
-        """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        answer: dict[str, Any] = {}
-        with self._process:
-            try:
-                self._process.stdin.write(json.dumps(self._order))
-                self._process.stdin.close()
-            except BrokenPipeError:
-                pass  # it has ended already, and what it answered says why
-            for line in self._process.stdout:
-                answer = json.loads(line)
-                if "share" in answer:
-                    self._report(progress, answer)
-        if "learned" in answer:
-            return LearnedVersion(**answer)
-        if "error" in answer:
-            raise InputError(answer["error"])
-        raise InputError(
-            f"learning ended without a result (status {self._process.returncode}); nothing has changed. It may use "
-            f"{self._settings.learn_memory:,} bytes of memory (OFFMAP_LEARN_MEMORY); the service's log may say more"
-        )
-
-    def _report(self, progress: Progress, answer: dict[str, Any]) -> None:
-        try:
-            progress(answer["words"], answer["share"])
-        except BaseException:  # nobody waits for the result any more
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """End the process."""
-        self._process.kill()
-
-
-def main() -> None:
-    """Learn what the order on standard input says; answer in lines of JSON on standard output."""
-    order = json.load(sys.stdin)
-    settings = Settings(**order["settings"])
-    os.nice(settings.learn_nice)
-    resource.setrlimit(resource.RLIMIT_DATA, (settings.learn_memory, settings.learn_memory))
-    with os.fdopen(os.dup(1), "w", buffering=1) as answers:
-        os.dup2(2, 1)  # what a model prints goes to the log
-
-        def answer(content: dict[str, Any]) -> None:
-            answers.write(json.dumps(content) + "\n")
-
-        try:
-            answer(asdict(_learn(order, settings, lambda words, share: answer({"words": words, "share": share}))))
-        except Exception as error:
-            if _lacks_memory(error):  # an answer without a result: the service says what may be changed
-                raise SystemExit(f"learning has run out of memory: {to_sentence(error)}") from error
-            if not isinstance(error, OffmapError):
-                raise
-            answer({"error": to_sentence(error)})
-
-
-def _lacks_memory(error: BaseException | None) -> bool:
-    """Tell whether an error, or one that it was made from, is a lack of memory; torch has no kind of its own for it."""
-    while error is not None:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _to_path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
-
-
-def _learn(order: dict[str, Any], settings: Settings, progress: Progress) -> LearnedVersion:
-    paths = {
-        name: Path(value)
-        for name, value in order["files"].items()
-        if value is not None and name not in ("model", "layer", "encoder")
-    }
-    base = DeploymentFiles(**{**order["files"], **paths}).load()
-    if base.version != order["version"]:
-        raise InputError("the guard's file has changed since the start; start the service again to learn with it")
-    path, held_out = order["known"]
-    known = KnownData(Path(path), _to_path(held_out))
-    journal, unknowns = Journal(settings.store_dir), open_unknown_store(settings.store, settings.store_limits)
-    workspace = Workspace(base, known, settings, unknowns, journal)
-    proposal = workspace.load_proposal()
-    if proposal is None:
-        raise InputError("there are no groups to learn any more; look at the page again")
-    return workspace.learn(proposal, progress, **order["options"])
-
-
-if __name__ == "__main__":
-    main()

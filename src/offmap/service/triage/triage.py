@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from offmap.errors import InputError, StoreError
+from offmap.errors import InputError, OffmapError, StoreError
 from offmap.openworld import Deployment
 from offmap.openworld.learners import LEARNERS
 from offmap.openworld.rounds import MAX_FORGETTING
@@ -18,12 +20,15 @@ from offmap.service.request_errors import RequestError
 from offmap.service.service import Service
 from offmap.service.triage import versions
 from offmap.service.triage.inputs import KnownData, clone_network
-from offmap.service.triage.journal import EDITS, Intent, Journal
-from offmap.service.triage.learning import LearningProcess, Workspace
-from offmap.service.triage.proposal import Proposal, save_proposal
-from offmap.service.triage.tasks import TaskRunner
+from offmap.service.triage.journal import EDITS, Intent
+from offmap.service.triage.learning import LearnedVersion, ProposedGroups, Workspace
+from offmap.service.triage.process import Task, TriageProcess
+from offmap.service.triage.proposal import Proposal
+from offmap.service.triage.replicas import BUSY, open_journal, open_replicas
+from offmap.service.triage.tasks import BackgroundTask, TaskRunner
 
 SHOWN_ENTRIES = 30
+_FOLLOW_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -48,8 +53,8 @@ class Triage:
     learner : str, default="auto"
         How classes are learned.
     files : DeploymentFiles or None, default=None
-        Where the deployment of the service came from: then classes are learned in a process of their own, else in a
-        thread of this one.
+        Where the deployment of the service came from: then inputs are grouped and classes learned in processes of their
+        own, else in a thread of this one.
     **settings : Any
         Further options of `offmap.openworld.learn_classes`.
     """
@@ -70,25 +75,32 @@ class Triage:
             raise InputError(f"learner={learner!r}: it makes new features, so a network is needed; give --model")
         self.service, self.known = service, known
         self._options = {"learner": learner, "max_forgetting": max_forgetting, **settings}
-        self.journal = Journal(service.store_dir)
+        self.journal = open_journal(service.settings, service.unknowns)
+        self._replicas = open_replicas(service.settings, service.unknowns)
         self._base = replace(base, network=clone_network(base.network))
-        self._workspace = Workspace(self._base, known, service.settings, service.unknowns, self.journal)
+        self._workspace = Workspace(self._base, known, service.settings, service.unknowns, self.journal, base.width)
         self._files = files
         self._lock = threading.RLock()
-        self._proposal: Proposal | None = None
+        self._proposal: tuple[int, Proposal] | None = None  # with its revision
+        self._number = 0  # of the version in service here
         self._keywords: tuple[tuple[int, int] | None, dict[int, str]] = (None, {})
-        self._process: LearningProcess | None = None
+        self._process: TriageProcess | None = None
         self.tasks = TaskRunner(self._lock)
         self._expected = base.version
         self.notice: str | None = None
+        self._closing = threading.Event()
         versions.clear_leftovers(service.store_dir)
-        self._resume()
+        with self._exclusively():
+            self._resume()
         service.on_reload, service.on_close = self._record_reload, self.close
+        if self._replicas.shared:
+            threading.Thread(target=self._follow_always, name="offmap-replicas", daemon=True).start()
 
     def view(self) -> dict[str, Any]:
         """Return everything that the page shows."""
         with self._lock:
             self._notice_reload()
+            self._follow()
             proposal = self._open_proposal()
             current = self.journal.current
             return {
@@ -96,7 +108,7 @@ class Triage:
                 "guard": self.service.describe(),
                 "board": None if proposal is None else self._describe(proposal),
                 "can_undo": proposal is not None and bool(self.journal.edits(proposal.number)),
-                "job": None if self.tasks.current is None else asdict(self.tasks.current),
+                "job": self._describe_task(),
                 "missing": self._missing(),
                 "notice": self.notice,
                 "current": current,
@@ -111,7 +123,7 @@ class Triage:
 
     def group(self) -> None:
         """Group the unknown inputs again, in the background."""
-        self.tasks.start("group", "reading the unknown inputs", self._group)
+        self._start("group", "reading the unknown inputs", self._group)
 
     def apply_edit(self, number: int, action: str, details: dict[str, Any], revision: int | None = None) -> None:
         """Apply one edit of a person to the proposal; it is in the journal on return.
@@ -127,17 +139,16 @@ class Triage:
         revision : int or None, default=None
             The revision that the person sees: the edit is rejected when someone else has edited the groups since.
         """
-        with self._lock:
+        with self._exclusively():
             proposal = self._check_proposal(number, revision)
             if action not in EDITS:
                 raise InputError(f"action {action[:40]!r}: choose one of {', '.join(EDITS)}")
             edited = proposal.apply_edit(action, details)
-            self.journal.note(action, details, proposal.number)
-            self._proposal = edited
+            self._proposal = self.journal.note(action, details, proposal.number), edited
 
     def undo(self, number: int, revision: int | None = None) -> None:
         """Undo the last edit of a proposal; see `apply_edit`."""
-        with self._lock:
+        with self._exclusively():
             proposal = self._check_proposal(number, revision)
             if self.journal.undo(proposal.number) is None:
                 raise RequestError(409, "there is nothing to take back")
@@ -145,19 +156,19 @@ class Triage:
 
     def learn(self, number: int, revision: int | None = None) -> None:
         """Learn the named groups of a proposal, in the background; see `apply_edit`."""
-        with self._lock:
+        with self._exclusively():
             proposal = self._check_proposal(number, revision)
             missing = self._missing()
             if missing is not None:
                 raise RequestError(409, missing)
             if not proposal.named and not proposal.assigned:
                 raise RequestError(409, "no group has a name yet; name at least one")
-        self.tasks.start("learn", "preparing", self._learn)
+            self._start("learn", "preparing", self._learn)
 
     def deploy(self, number: int) -> None:
         """Put a learned version in service; its inputs are resolved or discarded."""
-        with self._lock:
-            self.tasks.check_idle()
+        with self._exclusively():
+            self._check_idle()
             self._notice_reload()
             if self.notice is not None:
                 raise RequestError(409, self.notice)
@@ -174,8 +185,8 @@ class Triage:
 
     def rollback(self) -> None:
         """Put back the version that was in service before the present one; its inputs are open again."""
-        with self._lock:
-            self.tasks.check_idle()
+        with self._exclusively():
+            self._check_idle()
             finished = self._finish_pending()
             if finished is not None and finished.action == "rollback":
                 return
@@ -188,6 +199,7 @@ class Triage:
 
     def close(self) -> None:
         """Stop the task in the background and close the journal; what it has not finished counts as not begun."""
+        self._closing.set()
         self.tasks.stop()
         if self._process is not None:
             self._process.stop()
@@ -222,23 +234,80 @@ class Triage:
         self._expected = version
         if version == self._base.version:
             self.journal.set_current(0, "reload")
+            self._number = 0
         else:
             self.notice = "another guard was read from the file meanwhile; start the service again to learn with it"
 
     def _put_in_service(self, number: int) -> None:
-        found = versions.load_version(self.service.store_dir, self.journal, number, self._base)
-        self._expected = self.service.deploy(found)
+        found = self._load(number)
+        self._expected, self._number = self.service.deploy(found), number
+
+    def _load(self, number: int) -> Deployment:
+        for version in versions.list_ancestors(self.journal, number):
+            self._replicas.fetch(f"{versions.FOLDER}/{version.id}")
+        return versions.load_version(self.service.store_dir, self.journal, number, self._base)
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """Keep other threads and other replicas from editing, and see what they have done."""
+        with self._lock, self._replicas.exclusive():
+            yield
+
+    def _follow(self) -> None:
+        """Put in service what another replica has deployed or rolled back."""
+        if not self._replicas.shared or self.notice is not None:
+            return
+        current = self.journal.current
+        if current != self._number:
+            version = self.journal.version(current)
+            if current == 0 or (version is not None and version.base == self._base.version):
+                self._put_in_service(current)
+                self._proposal = None
+
+    def _follow_always(self) -> None:
+        while not self._closing.wait(_FOLLOW_SECONDS):
+            try:
+                with self._lock:
+                    if not self._closing.is_set():
+                        self._follow()
+            except OffmapError as error:
+                _log.warning("what other replicas have deployed cannot be read: %s", error)
+
+    def _start(self, kind: str, words: str, work: Callable[[], None]) -> None:
+        """Start a task that no other replica runs at the same time."""
+        with self._lock:
+            self.tasks.check_idle()
+            release = self._replicas.begin_task()
+
+            def run() -> None:
+                try:
+                    work()
+                finally:
+                    release()
+
+            self.tasks.start(kind, words, run)
+
+    def _check_idle(self) -> None:
+        self.tasks.check_idle()
+        if self._replicas.is_busy_elsewhere():
+            raise RequestError(409, BUSY)
+
+    def _describe_task(self) -> dict[str, Any] | None:
+        task = self.tasks.current
+        if (task is None or not task.running) and self._replicas.is_busy_elsewhere():
+            task = BackgroundTask("group", "another replica is working", 0.0)
+        return None if task is None else asdict(task)
 
     def _carry_out(self, intent: Intent, target: int) -> None:
         """Deploy or roll back: everything or, where a write fails, nothing."""
-        found = versions.load_version(self.service.store_dir, self.journal, target, self._base)
+        found = self._load(target)
         self.journal.begin(intent)
         try:
             self._finish_intent()
         except StoreError:
             self._undo_intent(intent)
             raise
-        self._expected = self.service.deploy(found)
+        self._expected, self._number = self.service.deploy(found), target
         self._proposal = None
 
     def _finish_intent(self) -> Intent | None:
@@ -279,9 +348,15 @@ class Triage:
         return self.notice
 
     def _open_proposal(self) -> Proposal | None:
-        if self._proposal is None:
-            self._proposal = self._workspace.load_proposal()
-        return self._proposal
+        number = self.journal.open_number
+        if number is None:
+            return None
+        revision = self.journal.revision(number)  # another replica may have edited the groups, or made new ones
+        if self._proposal is None or (self._proposal[1].number, self._proposal[0]) != (number, revision):
+            self._replicas.fetch(f"proposals/{number}")
+            found = self._workspace.load_proposal()
+            self._proposal = None if found is None else (revision, found)
+        return None if self._proposal is None else self._proposal[1]
 
     def _describe(self, proposal: Proposal) -> dict[str, Any]:
         revision = self.journal.revision(proposal.number)
@@ -296,7 +371,7 @@ class Triage:
             raise OutdatedError("the groups have changed meanwhile; look at the page again")
         if revision is not None and revision != self.journal.revision(number):
             raise OutdatedError("someone else has changed the groups meanwhile; look at them and try again")
-        self.tasks.check_idle()
+        self._check_idle()
         return proposal
 
     def _clear_proposals(self) -> None:
@@ -306,12 +381,19 @@ class Triage:
         for folder in self._workspace.proposal_folder(0).parent.glob("*"):
             if folder.name.isdigit() and int(folder.name) not in needed:
                 shutil.rmtree(folder, ignore_errors=True)
+        closed = [number for number in range(1, self.journal.next_proposal) if number not in needed]
+        self._replicas.remove([f"proposals/{number}" for number in closed])
 
     def _group(self) -> None:
-        ids, found = self._workspace.group(self.tasks.report_progress)
-        with self._lock:
-            save_proposal(self._workspace.proposal_folder(self.journal.next_proposal), found)
-            self.journal.propose(ids)
+        if self._files is None:
+            done = self._workspace.group(self.tasks.report_progress)
+        else:
+            done = ProposedGroups(**self._run_process("group", self._files))
+        with self._exclusively():
+            number = self.journal.next_proposal
+            self._replicas.publish(Path(done.folder), f"proposals/{number}")
+            versions.keep_version(Path(done.folder), number)
+            self.journal.propose(done.ids)
             self._proposal = None
         self._clear_proposals()
 
@@ -321,12 +403,17 @@ class Triage:
         if self._files is None:
             done = self._workspace.learn(proposal, self.tasks.report_progress, **self._options)
         else:
-            self._process = LearningProcess(self._files, self._workspace, self._options)
-            done = self._process.run(self.tasks.report_progress)
-        with self._lock:
+            done = LearnedVersion(**self._run_process("learn", self._files))
+        with self._exclusively():
             # the folder first: a version that the journal knows of always exists
-            versions.keep_version(Path(done.folder), self.journal.next_version)
+            number = self.journal.next_version
+            self._replicas.publish(Path(done.folder), f"{versions.FOLDER}/{number}")
+            versions.keep_version(Path(done.folder), number)
             parent = self.journal.current
             self.journal.add_version(
                 parent, self._base.version, proposal.number, done.outcome, done.learned, done.discarded
             )
+
+    def _run_process(self, task: Task, files: DeploymentFiles) -> dict[str, Any]:
+        self._process = TriageProcess(task, files, self._workspace, self._base.version, self._options)
+        return self._process.run(self.tasks.report_progress)

@@ -1,4 +1,4 @@
-"""Learned versions on disk: each a folder that is complete before the journal knows of it."""
+"""Learned versions and proposals on disk: each a folder that is complete before the journal knows of it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ from offmap.service.triage.inputs import clone_network
 from offmap.service.triage.journal import Journal, Version
 
 FOLDER = "versions"
+PROPOSALS = "proposals"
+
+
+def new_folder(root: Path) -> Path:
+    """Make a folder without a number, for `keep_version`."""
+    folder = root / f".new-{os.getpid()}-{os.urandom(4).hex()}"
+    folder.mkdir(parents=True)
+    return folder
 
 
 def write_version(store_dir: Path, done: Round) -> Path:
@@ -33,10 +41,7 @@ def write_version(store_dir: Path, done: Round) -> Path:
     Path
         The new folder, for `keep_version`.
     """
-    root = store_dir / FOLDER
-    root.mkdir(parents=True, exist_ok=True)
-    folder = root / f".new-{os.getpid()}-{os.urandom(4).hex()}"
-    folder.mkdir()
+    folder = new_folder(store_dir / FOLDER)
     done.new.detector.save(folder / "guard.offmap")
     done.new.learned.save(folder)
     tensors = {"features": done.candidates.features, "labels": done.candidates.labels}
@@ -57,9 +62,10 @@ def keep_version(folder: Path, number: int) -> Path:
 
 
 def clear_leftovers(store_dir: Path) -> None:
-    """Remove folders of learning that was interrupted."""
-    for folder in (store_dir / FOLDER).glob(".new-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    """Remove folders of grouping and learning that were interrupted."""
+    for root in (FOLDER, PROPOSALS):
+        for folder in (store_dir / root).glob(".new-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def list_ancestors(journal: Journal, number: int) -> list[Version]:
@@ -101,7 +107,9 @@ def load_version(store_dir: Path, journal: Journal, number: int, base: Deploymen
     if learned is None:
         return replace(base, network=network)
     detector = offmap.load(store_dir / FOLDER / str(number) / "guard.offmap")
-    return Deployment(detector, learned.deployable(network), learned.class_names, base.encoder, base.examples)
+    return Deployment(
+        detector, learned.deployable(network), learned.class_names, base.encoder, base.examples, base.pictures
+    )
 
 
 @store.restoring("learned version")
