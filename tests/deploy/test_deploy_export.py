@@ -391,3 +391,17 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert "offmap.errors.DependencyError" in ran.stderr
     assert "pip install offmap[onnx]" in ran.stderr
+
+
+def test_half_precision_is_told_which_tolerance_to_give(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 64), nn.ReLU(), nn.Linear(64, 4))
+    inputs = torch.randn(400, 1, 8, 8).half()
+    acts = offmap.Network(model.half()).extract(inputs, progress=False)
+    guard = offmap.detector("energy").fit(acts[:200]).calibrate(acts[200:])
+    with pytest.raises(
+        VerificationError, match="Half precision rounds about that much: allow it with tolerance"
+    ) as said:
+        offmap.export(model, guard, tmp_path / "half.onnx", inputs[:32], tolerance=1e-5)
+    named = float(str(said.value).rsplit("=", 1)[1])
+    assert offmap.export(model, guard, tmp_path / "half.onnx", inputs[:32], tolerance=named).path.is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,25 @@ from offmap.activations import Head
 from offmap.data import Texts
 from offmap.deploy import build_guard
 from offmap.deploy.text_head import STRENGTHS, fit_strengths, train_head
-from offmap.deploy.texts import TextReader, prepare_texts
+from offmap.deploy.texts import DETECTOR, TextReader, prepare_texts
 from offmap.errors import InputError, StoreError
 from offmap.openworld import Deployment
 from offmap.openworld.learners import linear_head
 from text_kit import FOREIGN, encode_words, known_texts
 
 ENCODER = offmap.TextEncoder(encode_words)
+
+
+def test_the_detector_of_texts_follows_from_their_labels() -> None:
+    texts, labels = known_texts(8)  # fewer texts than columns: nothing warns of a covariance
+    others = [text for text in known_texts(32)[0] if text not in texts]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        guarded = offmap.guard(ENCODER, (texts, labels), held_out=(others, None), tpr=0.9)
+    assert guarded.detector.chosen == str(offmap.detector(DETECTOR))
+    assert not guarded.verdicts(FOREIGN, "texts").known.any()
+    assert prepare_texts(ENCODER, texts).detector == "auto"
+    assert prepare_texts(ENCODER, (texts, labels)).detector == DETECTOR
 
 
 def test_labelled_texts_give_a_classifier_with_a_guard(tmp_path: Path) -> None:

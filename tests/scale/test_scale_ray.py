@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import secrets
 import signal
+import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -15,7 +20,7 @@ import offmap
 from offmap import store
 from offmap.activations import Activations, Head
 from offmap.errors import InputError
-from offmap.scale import Source, fit, score
+from offmap.scale import Source, fit, make_serve_app, score
 
 REASON = "needs Ray: pip install 'offmap[ray]'"
 ray = pytest.importorskip("ray", reason=REASON)
@@ -131,3 +136,55 @@ def test_broken_rules_are_named(cluster, shards, tmp_path):
         fit("energy", [tmp_path / "none.parquet"])
     with pytest.raises(InputError, match="at least one"):
         fit("energy", shards, workers=0)
+
+
+def test_a_guard_is_served_by_ray_serve(cluster, known, tmp_path):
+    from ray import serve
+
+    calibrated = offmap.detector("react(90)|energy").fit(known[:2000]).calibrate(known[2000:])
+    deployment = offmap.openworld.Deployment(calibrated, class_names=list("abcde"))
+    deployment.save(tmp_path / "guard.offmap")
+    app = make_serve_app(tmp_path / "guard.offmap", num_replicas=1, ray_actor_options={"num_cpus": 0.2})
+    port = find_port()
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    try:
+        handle = serve.run(app, name="guard", route_prefix="/guard")
+        rows = [known.features[0].tolist(), [-9.0] * 16]
+        expected = deployment.verdicts(np.array(rows, np.float32), "features")
+        for answer in (handle.score.remote(rows).result(), post(port, {"features": rows})["results"]):
+            assert [row["known"] for row in answer] == expected.known.tolist()
+            assert [row["score"] for row in answer] == pytest.approx(expected.score.tolist())
+            assert [row["class"] for row in answer] == ["abcde"[label] for label in expected.predicted]
+        for wrong in ({}, {"features": [[1.0]]}, {"features": 3}, [1]):
+            refused = post(port, wrong)
+            assert refused["status"] == 422
+            assert refused["error"]
+    finally:
+        serve.shutdown()
+
+
+def find_port():
+    """A free port below those that systems hand out: one of them may be another connection's a moment later."""
+    for port in np.random.default_rng().permutation(np.arange(20_000, 30_000)).tolist():
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
+def post(port, body):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/guard", json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        return json.load(error) | {"status": error.code}
+
+
+def test_what_cannot_be_served_is_said_before_anything_starts(known, tmp_path):
+    offmap.detector("energy").fit(known).save(tmp_path / "bare.offmap")
+    with pytest.raises(InputError, match="it has no threshold; calibrate it first"):
+        make_serve_app(tmp_path / "bare.offmap")
+    offmap.discover(known.features[:60]).save(tmp_path / "found.offmap")
+    with pytest.raises(InputError, match="a Discovery cannot be served"):
+        make_serve_app(tmp_path / "found.offmap")

@@ -2,6 +2,7 @@
 
 from offmap.deploy.build import GuardEvidence, build_guard, guard, write_guard
 from offmap.deploy.exporter import Exported, export
+from offmap.deploy.mlflow_model import log_guard
 from offmap.deploy.scope_adapters import make_litellm_hook, make_nemo_action, require_on_topic
 from offmap.deploy.scopes import Scope, ScopeVerdict, fit_scope, scope
 
@@ -14,6 +15,7 @@ __all__ = [
     "export",
     "fit_scope",
     "guard",
+    "log_guard",
     "make_litellm_hook",
     "make_nemo_action",
     "require_on_topic",

@@ -59,8 +59,8 @@ def write_report(evidence: GuardEvidence, path: Path, graph: str = "") -> Path:
 
 
 def _summary(evidence: GuardEvidence) -> str:
-    first, *rest = str(evidence).splitlines()
-    return f"**{first}**: " + "; ".join(rest) + "."
+    _, *rest = str(evidence).splitlines()
+    return "\n".join(f"- {line[0].upper()}{line[1:]}." for line in rest)
 
 
 def _add_trials(page: Page, trials: Any) -> None:
