@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -18,6 +19,10 @@ BLOCK = re.compile(r"^(<!-- not run -->\s*)?```python\n(.*?)^```", re.MULTILINE 
 RUN_SESSION = (
     "import doctest; raise SystemExit(doctest.testfile({!r}, module_relative=False, optionflags={}).failed > 0)"
 )
+
+
+BOXES = ("known_boxed", "unknown_boxed", "known_flagged", "unknown_flagged", "known_right")
+PEERS = ("detect", "suite", "guarantees")
 
 
 def examples(page: Path) -> list[str]:
@@ -88,3 +93,25 @@ def test_the_design_lists_every_package_and_the_layers_that_ci_keeps() -> None:
     block = re.search(r"```\n(cli\n.*?)```", text, re.DOTALL)
     assert block is not None
     assert [line.split() for line in block[1].splitlines()] == rows
+
+
+def test_the_table_beside_peers_is_what_was_measured() -> None:
+    results = {name: json.loads((ROOT / f"benchmarks/results/{name}.json").read_text()) for name in PEERS}
+    cases, suite, sets = results["detect"]["cases"], results["suite"]["suites"], results["guarantees"]["p_values"]
+    measured = [
+        *(f"{cases[name]['ratio']:.0f}" for name in ("mahalanobis", "gradnorm", "dice")),
+        f"{suite['cifar10-densenet']['times_faster_in_cpu_time']:.1f}",
+        f"{suite['cifar10-densenet']['times_faster_than_by_hand']:.1f}",
+        f"{sets['crepes']['over_offmap']:.0f}",
+        f"{sets['nonconform']['over_offmap']:.1f}",
+    ]
+    table = (ROOT / "README.md").read_text().split("their time over offmap's |")[1].split("\n\n")[0]
+    assert [line.rsplit("|", 2)[1].strip() for line in table.splitlines()[2:]] == measured
+
+
+def test_the_table_of_boxes_is_what_was_measured() -> None:
+    means = json.loads((ROOT / "benchmarks/results/boxes.json").read_text())["means"]
+    page = (ROOT / "docs/howto/boxes.md").read_text()
+    for method, found in means.items():
+        cells = [f"{found[name]:.1f}" for name in BOXES]
+        assert f"| `{method}` | {' | '.join(cells)} |" in page

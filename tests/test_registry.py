@@ -153,3 +153,42 @@ class Mine(Score):
     assert "x = their_energy of the package theirs 1.0 cannot be loaded" in done.stderr
     assert "the name 'energy' is taken by offmap.detection.scores.logits.Energy" in done.stderr
     assert "y = not_there of the package theirs 1.0 cannot be loaded" in done.stderr
+
+
+def test_register_at_the_top_takes_each_kind_and_refuses_the_rest(tmp_path: Path) -> None:
+    import numpy as np
+
+    @offmap.register
+    class TopHalve(offmap.detection.Shaper):
+        """Halve every activation."""
+
+        name = "top_halve"
+        paper = "an example"
+        reads = ("features", "head")
+        shapes = "features"
+
+        def shape(self, block, ready):  # type: ignore[no-untyped-def]
+            return block.with_features(block.features / 2)
+
+    @offmap.register
+    class TopAgreement(offmap.learning.Objective):
+        """Both views agree."""
+
+        name = "top-agreement"
+
+    @offmap.register(".topv")
+    def read_topv(path: Path, max_bytes: int) -> offmap.data.Samples:
+        return offmap.data.Samples({"features": np.loadtxt(path, ndmin=2)})
+
+    try:
+        assert str(offmap.detector("top_halve|energy")) == "top_halve|energy"
+        assert offmap.learning.objective("top-agreement") is TopAgreement
+        np.savetxt(tmp_path / "rows.topv", np.eye(3))
+        assert offmap.data.read(tmp_path / "rows.topv").features.shape == (3, 3)
+        for wrong in (int, 3, None, read_topv):
+            with pytest.raises(InputError, match="it takes a subclass of Score, Shaper or Objective"):
+                offmap.register(wrong)
+    finally:
+        offmap.detection.registry.METHODS.remove("top_halve")
+        offmap.learning.objectives.OBJECTIVES.remove("top-agreement")
+        offmap.data.READERS.remove("topv")

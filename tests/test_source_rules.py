@@ -75,3 +75,21 @@ def test_first_lines_say_what_a_thing_does():
             if text and not decorators & {"property", "cached_property"} and text.split()[0] in ("What", "Whether"):
                 bad.append(f"{name}:{node.lineno} {node.name}")
     assert not bad, "a first line is a sentence such as 'Return ...', or names the thing for a class"
+
+
+def test_every_package_of_an_extra_is_pinned_and_pins_are_pins():
+    import tomllib
+
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    root = Path(__file__).parents[1]
+    pins = [Requirement(line) for line in (root / "constraints.txt").read_text().splitlines()]
+    assert all(str(pin.specifier).startswith("==") for pin in pins)
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    pinned = {canonicalize_name(pin.name) for pin in pins}
+    assert {canonicalize_name(Requirement(one).name) for one in wanted} - pinned == {
+        "offmap",
+        "umap-learn",
+    }  # no target of the Makefile installs the latter

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, dataclass_transform
 
 __version__ = "0.1.0"
 
@@ -18,6 +18,7 @@ _HOMES = {
     "Network": "offmap.network",
     "Detector": "offmap.detection",
     "detector": "offmap.detection",
+    "boxes": "offmap.openworld",
     "compare": "offmap.detection.evaluate",
     "discover": "offmap.discovery",
     "export": "offmap.deploy",
@@ -27,9 +28,8 @@ _HOMES = {
 }
 _PACKAGES = (
     "activation_files", "activations", "bench", "cli", "data", "deploy", "detection", "discovery", "errors",
-    "extra_passes", "graph",
-    "learning", "metrics", "models", "neighbors", "network", "openworld", "plots", "registry", "report", "sampling",
-    "scale", "service", "sklearn", "store", "text", "theory",
+    "extra_passes", "graph", "learning", "metrics", "models", "neighbors", "network", "openworld", "plots", "progress",
+    "registry", "report", "sampling", "scale", "service", "sklearn", "store", "text", "theory",
 )  # fmt: skip
 _KINDS = {
     "detector": "offmap.detection:Detector",
@@ -40,8 +40,8 @@ _KINDS = {
 }
 
 __all__ = [
-    "Activations", "Detector", "Head", "Network", "TextEncoder", "compare", "detector", "discover", "export", "guard",
-    "learn", "load", "scope",
+    "Activations", "Detector", "Head", "Network", "TextEncoder", "boxes", "compare", "detector", "discover", "export",
+    "guard", "learn", "load", "register", "scope",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from offmap.discovery import discover as discover
     from offmap.learning.learn import learn as learn
     from offmap.network import Network as Network
+    from offmap.openworld import boxes as boxes
     from offmap.text import TextEncoder as TextEncoder
 
 
@@ -78,6 +79,61 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise StoreError(f"{path}: holds a {stored.kind}, which offmap.load does not read")
     module, name = _KINDS[stored.kind].split(":")
     return getattr(importlib.import_module(module), name).restore(stored)
+
+
+@dataclass_transform(frozen_default=True)
+def register(thing: Any) -> Any:
+    """Make a score, a shaper, an objective or a reader of files known by its name: a decorator for your own code.
+
+    Parameters
+    ----------
+    thing : type or str
+        A subclass of `Score` or `Shaper` (see `offmap.detection.register`) or of `Objective` (see
+        `offmap.learning.register`), each with a `name`; or, before a function from a path and a size limit to
+        `Samples`, the ending of the files that it reads, such as ``"tsv"``.
+
+    Returns
+    -------
+    type or callable
+        The class, scores and shapers as frozen dataclasses; or a decorator that gives back the function.
+
+    Raises
+    ------
+    InputError
+        If it is something else, or if the name is taken.
+
+    Examples
+    --------
+    >>> import offmap
+    >>> @offmap.register
+    ... class LastLogit(offmap.detection.Score):
+    ...     '''The last logit.'''
+    ...     name = "last_logit"
+    ...     reads = ("logits",)
+    ...     def score(self, block, ready):
+    ...         return block.logits[:, -1]
+    >>> offmap.detector("react(90)|last_logit")
+    react(90)|last_logit
+    """
+    from offmap.errors import InputError
+
+    if isinstance(thing, str):
+        from offmap.data import READERS
+
+        return READERS.register(thing.removeprefix("."))
+    if isinstance(thing, type):
+        from offmap import detection
+
+        if issubclass(thing, detection.Score | detection.Shaper):
+            return detection.register(thing)
+        from offmap import learning
+
+        if issubclass(thing, learning.Objective):
+            return learning.register(thing)
+    raise InputError(
+        f"register({thing!r}): it takes a subclass of Score, Shaper or Objective, or, before a function that reads "
+        "files, their ending, such as 'tsv'; docs/contributing.md shows how everything else is registered"
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -102,3 +102,21 @@ def test_refusals_are_one_line(pile: Path, words: list[str], message: str) -> No
     assert error.startswith("offmap: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_page_shows_the_novel_classes_first(tmp_path: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    few = np.flatnonzero(digits.target < 4)[:240]
+    np.savez(tmp_path / "d.npz", inputs=digits.images[few, None].astype(np.float32) / 16, labels=digits.target[few])
+    words = ["--data", str(tmp_path / "d.npz"), "--known", "2", "--k", "4", "--out", str(tmp_path / "run")]
+    code, out, error = run("opencon", *words, "--report", str(tmp_path / "page.html"), *QUICK)
+    assert code == 0, error
+    assert f"The report is {tmp_path / 'page.html'}" in out
+    page = (tmp_path / "page.html").read_text()
+    assert page.index("Novel classes") < page.index("All classes") < page.index("How learning went")
+    assert page.count("data:image/png;base64,") >= 8
+    assert "Against the labels that were hidden" in page
+    code, _, error = run("opencon", *words, "--report", str(tmp_path / "page.txt"), *QUICK)
+    assert (code, "ends in .html" in error) == (1, True)

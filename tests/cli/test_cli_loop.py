@@ -95,6 +95,11 @@ def test_pictures_train_a_small_network_first(tmp_path: Path) -> None:
     assert made.class_names[:3] == ("a", "b", "c")
     exported = offmap.export(made, path=tmp_path / "guarded.onnx", shape=(1, 8, 8))
     assert exported.path.is_file()
+    words = ["score", str(tmp_path / "out" / "deployment.offmap"), str(tmp_path / "new"), "--json"]
+    scored = CliRunner().invoke(app, words)  # it knows by itself that the pictures are grey
+    assert scored.exit_code == 0, scored.stderr
+    table = (tmp_path / "out" / "stream.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[1] for line in table] == json.loads(scored.stdout)["class"]
 
 
 def test_the_demo_ends_in_a_deployment_that_is_better_than_before(tmp_path: Path) -> None:

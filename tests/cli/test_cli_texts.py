@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from offmap.cli import app
-from text_kit import FOREIGN, known_texts
+from offmap.openworld import Deployment
+from offmap.text import TextEncoder
+from text_kit import FOREIGN, encode_words, known_texts
 
 ENCODER = ("--encoder", "text_kit:encode_words")
 
@@ -99,7 +101,14 @@ def test_learn_and_loop_take_texts(folder: Path, monkeypatch: pytest.MonkeyPatch
         folder, "loop", "--data", "mixed.csv", *columns, *ENCODER, "--out", "loop", "--learner", "linear", "--json",
         monkeypatch=monkeypatch,
     )  # fmt: skip
-    assert len(json.loads(said)["rounds"]) == 1
+    (done,) = json.loads(said)["rounds"]
+    assert done["flagged"] > 30
+    assert all("loan" in name or "cash" in name for name in done["round"]["new_classes"])
+    assert "repay loan early" in (folder / "loop" / "round-1.html").read_text()
+    made = Deployment.load(folder / "loop" / "deployment.offmap", encoder=TextEncoder(encode_words))
+    assert made.examples.find_nearest_texts(encode_words(["repay loan early why"]))[0].startswith("repay loan early")
+    answers = made.class_names[made.predict(["loan interest rate now"], "texts")[0]]
+    assert answers in done["round"]["new_classes"]
 
 
 def test_extract_keeps_the_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +121,11 @@ def test_refusals_are_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     for arguments, message in (
         (["guard", "--out", "x"], "give known inputs with --known, or known texts with --texts"),
         (["guard", "--texts", "known.csv", "--text-column", "q", "--out", "x", *ENCODER], "has no such column"),
-        (["discover", "foreign.txt", "--encoder", "nothing"], "name one of minilm"),
+        (["discover", "foreign.txt", "--encoder", "nothing"], "the packaged encoders are minilm"),
+        (["serve", "made/guard.offmap", "--text-column", "question"], "are columns of --known"),
+        (["serve", "made/guard.offmap", "--known", "known.csv", "--text-column", "q"], "has no such column"),
+        (["loop", "--data", "mixed.csv", "--tpr", "95"], "a share between 0 and 1"),
+        (["loop", "--data", "digits", "--tpr", "0.9"], "the built-in digits have their own"),
         (["score", "made/guard.offmap", "foreign.txt"], "a Python object that no file holds"),
     ):
         done = CliRunner().invoke(app, arguments, catch_exceptions=False)

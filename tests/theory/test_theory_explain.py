@@ -158,3 +158,16 @@ def test_real_densenet_activations(data_folder):
 def test_refusals(call, said):
     with pytest.raises(InputError, match=said):
         call()
+
+
+def test_findings_are_said_in_plain_words_first():
+    found = explain(*world())
+    lines = str(found).splitlines()
+    assert lines[0].startswith("- Use `auto`: it puts together")
+    assert all(finding.plain for finding in found.findings)
+    assert lines.index("In numbers:") == len(found.findings)
+    for finding in found.findings:
+        assert not set(finding.plain) & set("σμεΔ=")
+        assert "AUROC" not in finding.plain
+    assert found.page().html().index("out of 100") < found.page().html().index("AUROC")
+    assert found.to_dict()["findings"][0]["plain"] == found.findings[0].plain

@@ -31,6 +31,7 @@ from offmap.cli import (
     score,
     serve,
 )
+from offmap.cli.examples import show_example
 from offmap.cli.registered import RegistryCommand, load_plugin
 from offmap.errors import OffmapError
 
@@ -107,14 +108,14 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for _name, _command in COMMANDS.items():
-    app.command(_name, cls=RegistryCommand)(_guarded(_command))
+    app.command(_name, cls=RegistryCommand, epilog=show_example(_name))(_guarded(_command))
 
 
 _scope = typer.Typer(
     help="A guard for an application of a language model, from on-topic examples.", no_args_is_help=True
 )
 for _name, _command in {"fit": scope.fit, "check": scope.check}.items():
-    _scope.command(_name, cls=RegistryCommand)(_guarded(_command))
+    _scope.command(_name, cls=RegistryCommand, epilog=show_example(f"scope {_name}"))(_guarded(_command))
 app.add_typer(_scope, name="scope")
 
 

@@ -29,6 +29,9 @@ def bench(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run the network even where the data folder holds its features.")
     ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="Where networks run or learn, such as cuda; the CPU by default.")
+    ] = None,
     cache: Annotated[Path | None, typer.Option(help="The folder for activations, found again by content.")] = None,
     classes: Annotated[
         str | None, typer.Option(help="Open-world suites: whether the number of classes is given or estimated.")
@@ -45,9 +48,11 @@ def bench(
     """Run a benchmark suite: a table, results.json, report.html, and results.csv, .md and .tex."""
     from offmap.bench import commands
     from offmap.bench.open_world import is_open_world
+    from offmap.cli.checks import check_device
     from offmap.detection.spec import split
     from offmap.errors import InputError
 
+    check_device(device)
     if suite is not None and own_suite is not None:
         raise InputError(f"{suite} and --suite {own_suite}: name one suite")
     suite = suite if own_suite is None else str(own_suite)
@@ -70,6 +75,7 @@ def bench(
             first_seed=first_seed,
             limit=limit,
             classes=classes,
+            device=device,
         )
     else:
         answer = commands.run_and_write(
@@ -79,6 +85,7 @@ def bench(
             data=data,
             cache=cache,
             fresh=fresh,
+            device=device,
             on_step=say if sys.stderr.isatty() else lambda step: None,
             seeds=seeds,
             limit=limit,

@@ -38,6 +38,25 @@ def check_page(file: Path | None) -> None:
         raise InputError(f"{file}: there is no folder {file.absolute().parent}")
 
 
+def check_encoder(named: str | None) -> None:
+    """Refuse an encoder that is neither a packaged one nor a file, before anything is read.
+
+    Examples
+    --------
+    >>> check_encoder("minilm")
+    """
+    if named is None or ":" in named or Path(named).exists():
+        return
+    from offmap.errors import InputError
+    from offmap.text import ENCODERS
+
+    if named not in ENCODERS:
+        raise InputError(
+            f"--encoder {named}: no such file or folder; the packaged encoders are {', '.join(ENCODERS)}; else give "
+            "an .onnx file beside its tokenizer.json, a folder with both, or package.module:function"
+        )
+
+
 def check_device(device: str | None) -> None:
     """Refuse a device that is not there, before anything is read.
 

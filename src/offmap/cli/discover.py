@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offmap.cli.options import InputOptions, Json, show, with_inputs
+from offmap.cli.options import InputOptions, Json, show, tell_long_steps, with_inputs
 
 
 @with_inputs
@@ -87,6 +87,7 @@ def discover(
         seed,
         outliers=lost if outliers else False,
         texts=items if isinstance(items, list) else None,
+        on_step=tell_long_steps(),
     )
     if out is not None:
         files.write_table(out, named | _columns(found))

@@ -41,6 +41,8 @@ def export(
     import offmap
 
     names = None if classes is None else classes.read_text(encoding="utf-8").splitlines()
+    if check is not None and guard is None and model.endswith(".offmap"):
+        inputs = inputs.with_pictures_of(offmap.load(model))
     made = offmap.export(
         model,
         guard,

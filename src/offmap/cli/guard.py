@@ -36,12 +36,19 @@ def guard(
     unknown: Annotated[
         Path | None, typer.Option(help="Examples of unknown inputs, to report on; nothing is chosen on them.")
     ] = None,
-    detector: Annotated[str, typer.Option(help="The detector; auto chooses from known inputs alone.")] = "auto",
+    detector: Annotated[
+        str | None,
+        typer.Option(
+            help="The detector, as text; by default auto, which chooses from known inputs alone, and for texts with "
+            "labels a sum that was found to do better."
+        ),
+    ] = None,
     tpr: Annotated[float, typer.Option(help="The share of known inputs to accept.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Of the division of the known inputs.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Choose a detector for a model, set its threshold, check it, and write guard, report and ONNX graph."""
+    from offmap.data import holds_pictures
     from offmap.deploy import build_guard, write_guard
     from offmap.errors import InputError
 
@@ -62,6 +69,9 @@ def guard(
         device=inputs.device,
         seed=seed,
     )
+    if inputs.model is not None and holds_pictures(source):
+        with_pictures = replace(evidence.deployment, pictures=inputs.picture_settings())
+        evidence = replace(evidence, deployment=with_pictures)
     files = write_guard(evidence, out)
     deployment = evidence.deployment
     result = {

@@ -58,7 +58,13 @@ def learn(
     predictions: Annotated[Path | None, typer.Option(help="Write a class and a novelty per input: .parquet/.csv.")] = (
         None
     ),
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files too.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page with the novel classes and how learning went: .html.")
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(help="Log every epoch to tensorboard, mlflow or wandb, as set up there; may be given again."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -67,10 +73,11 @@ def learn(
     from offmap.cli.checks import check_outputs
     from offmap.learning import learn as train
     from offmap.learning import tune as choose
+    from offmap.learning.learned_page import build_learned_page
     from offmap.learning.settings import parse_count, parse_setting
     from offmap.metrics.clustering import accuracy_by_convention
 
-    check_outputs(table=predictions)
+    check_outputs(table=predictions, page=report)
     samples = _read(inputs, data)
     features = samples.arrays.get("features")
     rows = samples.inputs if features is None else features
@@ -91,7 +98,7 @@ def learn(
         found = choose(rows, given, **common, **settings)
         say(f"chosen: {found.settings or 'the defaults'}")
         settings |= found.settings
-    model = train(rows, given, n_classes, out=out, tensorboard=tensorboard, **common, **settings)
+    model = train(rows, given, n_classes, out=out, log=log, **common, **settings)
     predicted = model.predict(rows)
     if predictions is not None:
         files.write_table(predictions, _table(model, rows, predicted, samples))
@@ -105,7 +112,21 @@ def learn(
     if split is not None:
         result["accuracy"] = accuracy_by_convention(split.targets, predicted, split.labels)
         words += [_sentence(convention, parts) for convention, parts in result["accuracy"].items()]
+    if report is not None:
+        page = build_learned_page(model, rows, predicted, _items(inputs, data, samples), result.get("accuracy"))
+        page.write(report)
+        result["report"] = str(report)
+        words.append(f"The report is {report}")
     show(result, as_json, "\n".join(words))
+
+
+def _items(inputs: InputOptions, source: Path, samples: Samples) -> Any:
+    """Texts or pictures to look at, where the data hold them."""
+    from offmap.openworld.result import render_pictures
+
+    if inputs.is_text(source):
+        return inputs.read_texts(source)
+    return render_pictures(samples.arrays.get("inputs"))
 
 
 def _table(model: Any, rows: Any, predicted: Any, samples: Samples) -> dict[str, Any]:

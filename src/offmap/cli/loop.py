@@ -12,7 +12,12 @@ import typer
 from offmap.cli.options import InputOptions, Json, say, show, with_inputs
 
 if TYPE_CHECKING:
-    from offmap.openworld import Deployment
+    from offmap.openworld import Deployment, LabeledInputs
+
+DETECTOR = "maxlogit + knn(5)"
+OTHERS = DETECTOR, 0.98  # as in offmap.openworld.run, which looks again at what was accepted
+# few texts set the threshold: at 0.98 it would be the least familiar one of them, and hardly anything would be flagged
+TEXTS_TPR = 0.95
 
 
 @with_inputs
@@ -39,7 +44,16 @@ def loop(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How many rounds; one stream is cut into as many parts.")] = 1,
     known: Annotated[int, typer.Option(help="With digits: how many are known at first.")] = 6,
-    detector: Annotated[str, typer.Option(help="What calls inputs unknown, as text.")] = "maxlogit + knn(5)",
+    detector: Annotated[
+        str | None,
+        typer.Option(
+            help="What calls inputs unknown, as text; maxlogit + knn(5) by default, for texts what guard uses."
+        ),
+    ] = None,
+    tpr: Annotated[
+        float | None,
+        typer.Option(help="The share of known inputs to accept; 0.98 by default, 0.95 for texts."),
+    ] = None,
     learner: Annotated[str, typer.Option(help="auto, or one of {learners}.")] = "auto",
     new: Annotated[str, typer.Option("--new", help="How many new classes a round looks for, or auto.")] = "auto",
     max_forgetting: Annotated[
@@ -67,11 +81,24 @@ def loop(
         "space": space,
     }
     check_page(None)
-    out.mkdir(parents=True, exist_ok=True)
+    if tpr is not None and not 0 < tpr < 1:
+        raise InputError(f"--tpr {tpr}: a share between 0 and 1")
     if data == "digits":
-        _digits(known, rounds, detector, seed, out, as_json, options)
-    else:
-        _own(Path(data), held_out, stream or [], rounds, detector, seed, out, as_json, inputs, options)
+        if tpr is not None:
+            raise InputError(f"--tpr {tpr}: the built-in digits have their own; name your --data")
+        out.mkdir(parents=True, exist_ok=True)
+        _digits(known, rounds, detector or DETECTOR, seed, out, as_json, options)
+        return
+    usual = (_text_detector(), TEXTS_TPR) if inputs.is_text(Path(data)) else OTHERS
+    guard = detector or usual[0], usual[1] if tpr is None else tpr
+    out.mkdir(parents=True, exist_ok=True)
+    _own(Path(data), held_out, stream or [], rounds, guard, seed, out, as_json, inputs, options)
+
+
+def _text_detector() -> str:
+    from offmap.deploy.texts import DETECTOR as FOR_TEXTS
+
+    return FOR_TEXTS
 
 
 def _digits(
@@ -123,7 +150,7 @@ def _own(
     held_out: Path | None,
     files: list[Path],
     rounds: int,
-    detector: str,
+    guard: tuple[str, float],
     seed: int,
     out: Path,
     as_json: bool,
@@ -132,8 +159,9 @@ def _own(
 ) -> None:
     import numpy as np
 
+    from offmap import data as data_files
     from offmap.errors import InputError
-    from offmap.openworld.openworld_run import TPR, run_rounds
+    from offmap.openworld.openworld_run import run_rounds
     from offmap.openworld.preparation import begin, cut
     from offmap.openworld.result import render_pictures
 
@@ -145,8 +173,9 @@ def _own(
     if held_out is not None:
         kept, own, _, _ = _read(held_out, inputs)
         aside = {"held_out": (own, kept)}
+    detector, tpr = guard
     state = begin(
-        detector, labels, network=network, head=head, class_names=names or None, tpr=TPR, seed=seed, **aside, **arrays
+        detector, labels, network=network, head=head, class_names=names or None, tpr=tpr, seed=seed, **aside, **arrays
     )
     streams = [_read(path, inputs)[0] for path in files]
     called = [_names(path, inputs) for path in files]
@@ -157,6 +186,9 @@ def _own(
         if (labels >= 0).all():
             raise InputError(f"{data}: every row has a label; name a file of others with --stream")
     whole = streams
+    if inputs.is_text(data):
+        pairs = zip(streams, called, strict=True)
+        streams = [{**arrays, "texts": np.array(names["text"], object)} for arrays, names in pairs]
     if len(streams) == 1:
         streams = cut(streams[0], rounds)
     told: list[dict[str, Any]] = []
@@ -167,17 +199,38 @@ def _own(
         entry, line = record.to_json(), f"round {number}: {record.summary()}"
         if record.round is not None:
             report = out / f"round-{number}.html"
-            record.round.to_html(report, render_pictures(record.round.candidates.inputs))
+            seen = record.round.candidates
+            record.round.to_html(report, seen.texts if seen.texts is not None else render_pictures(seen.inputs))
             entry["report"] = str(report)
             line += f"\n{record.round.summary()}\nThe report is {report}"
         told.append(entry)
         words.append(line)
     table = _write_stream(deployment, whole, called, out)
     if inputs.is_text(data):
-        deployment = replace(deployment, encoder=inputs.texts().encoder)
+        deployment = _with_texts(deployment, data, now.store, inputs)
+    elif data_files.holds_pictures(data):
+        deployment = replace(deployment, pictures=inputs.picture_settings())
     written = _written(deployment, out) | {"table": str(table)}
     last = f"The deployment is {written['deployment']}; what it says about the stream is {table}"
     show({"rounds": told, **written}, as_json, "\n".join([*words, last]))
+
+
+def _with_texts(deployment: Deployment, data: Path, learned: LabeledInputs, inputs: InputOptions) -> Deployment:
+    """Return the deployment with its encoder, and with the texts of its classes, which answers are shown beside."""
+    import numpy as np
+
+    from offmap.openworld import KnownExamples
+
+    reader = inputs.texts()
+    texts = reader.read_texts(data)
+    labels = texts.encode_labels(reader.classes)
+    kept = np.flatnonzero(labels >= 0)
+    own = [texts.texts[place] for place in kept]
+    examples = KnownExamples(own, reader.encoder.encode(own), labels[kept])
+    more = learned[learned.labels >= 0]
+    if more.texts is not None:
+        examples = examples.add(KnownExamples(more.texts.tolist(), more.features, more.labels))
+    return replace(deployment, encoder=reader.encoder, examples=examples.sample())
 
 
 def _names(path: Path, inputs: InputOptions) -> dict[str, Any]:
@@ -219,8 +272,9 @@ def _read(path: Path, inputs: InputOptions) -> tuple[dict[str, Any], Any, tuple[
     from offmap import data
 
     if inputs.is_text(path):
+        inputs.texts().with_head = False  # over all labelled texts it would have seen those that calibrate and measure
         texts = inputs.samples(path)
-        return {"features": texts.features}, texts.labels, texts.classes, inputs.texts().head
+        return {"features": texts.features}, texts.labels, texts.classes, None
     samples = data.read(path, **_folder_options(path, inputs))
     ready = inputs.batches(path)
     if "inputs" not in samples.arrays and inputs.model is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from offmap.detection import Detector
     from offmap.extra_passes import Requirements
     from offmap.network import Network
-    from offmap.openworld import Deployment
+    from offmap.openworld import Deployment, PictureSettings
     from offmap.scale import Source
     from offmap.text import TextEncoder
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
+_LONG_SECONDS = 3.0
 _NETWORK, _PICTURES, _TEXTS = "Network", "Pictures", "Texts"
 
 Engine = Annotated[
@@ -115,7 +117,7 @@ class InputOptions:
 
     def check(self) -> None:
         """Refuse what cannot work before anything is read: the device, files that are not there, numbers."""
-        from offmap.cli.checks import check_device
+        from offmap.cli.checks import check_device, check_encoder
         from offmap.errors import InputError
 
         check_device(self.device)
@@ -124,6 +126,7 @@ class InputOptions:
                 raise InputError(f"--{option} {file}: there is no such file")
         for text in (self.mean, self.std):
             numbers(text)
+        check_encoder(self.encoder)
 
     def network(self) -> Network:
         """The network that the options name, loaded once."""
@@ -198,6 +201,21 @@ class InputOptions:
         _tell_skipped(made.skipped)
         return made
 
+    def picture_settings(self) -> PictureSettings:
+        """The options for pictures, as a deployment keeps them."""
+        from offmap.openworld import PictureSettings
+
+        mean, std = (None if text is None else tuple(numbers(text) or ()) for text in (self.mean, self.std))
+        return PictureSettings(self.image_size, self.gray, mean, std)
+
+    def with_pictures_of(self, deployment: Any) -> InputOptions:
+        """Prepare pictures as the deployment keeps it, unless the options say otherwise."""
+        kept = getattr(deployment, "pictures", None)
+        if kept is None or self.image_size or self.gray or self.mean or self.std:
+            return self
+        mean, std = (values and ",".join(map(str, values)) for values in (kept.mean, kept.std))
+        return replace(self, image_size=kept.image_size, gray=kept.gray, mean=mean, std=std)
+
     def _pictures(self) -> dict[str, Any]:
         return {"mode": "L" if self.gray else "RGB", "unreadable": "skip" if self.skip_unreadable else "error"}
 
@@ -227,7 +245,7 @@ class InputOptions:
         if network is None or (isinstance(source, Path) and self.is_text(source)):
             named = {"text": self.read_texts(_one(source))} if self.is_text(_one(source)) else {}
             return self.activations(_one(source), wanted(detector)), named
-        batches = self.batches(source)
+        batches = self.with_pictures_of(deployment).batches(source)
         acts = network.extract(batches, wanted(detector), device=self.device)
         files = getattr(batches.inputs, "files", None)
         return acts, {} if files is None else {"path": [str(file) for file in files]}
@@ -331,6 +349,17 @@ def show(result: Mapping[str, Any], as_json: bool, words: str) -> None:
 def say(words: str) -> None:
     """A remark for people, beside the result."""
     print(f"offmap: {words}", file=sys.stderr)
+
+
+def tell_long_steps() -> Callable[[str, float], None]:
+    """Return a function that says which step begins: at once on a terminal, and elsewhere when work takes seconds."""
+    started = time.monotonic()
+
+    def tell(words: str, share: float) -> None:
+        if sys.stderr.isatty() or time.monotonic() - started > _LONG_SECONDS:
+            say(f"{share:.0%}: {words}")
+
+    return tell
 
 
 def _tell_skipped(files: Sequence[str]) -> None:

@@ -57,6 +57,14 @@ def serve(
             rich_help_panel=_LEARNING,
         ),
     ] = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(help="The column with texts, of --known and --held-out.", rich_help_panel=_LEARNING),
+    ] = None,
+    label_column: Annotated[
+        str | None,
+        typer.Option(help="The column with their labels.", rich_help_panel=_LEARNING),
+    ] = None,
     learner: Annotated[str, typer.Option(help="auto, or one of {learners}.", rich_help_panel=_LEARNING)] = "auto",
     max_forgetting: Annotated[
         float,
@@ -81,6 +89,9 @@ def serve(
         float | None,
         typer.Option(help="Requests per second and address; 0 for no limit.", rich_help_panel=_ACCESS),
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where to run, such as cuda; the CPU by default.", rich_help_panel=_NETWORK)
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Inputs scored at a time; 128 by default.", rich_help_panel=_NETWORK)
     ] = None,
@@ -96,15 +107,25 @@ def serve(
     ] = None,
 ) -> None:
     """Answer requests for scores over HTTP, and store every unknown input durably. All limits: OFFMAP_… variables."""
+    from offmap.cli.checks import check_device, check_encoder
+    from offmap.errors import InputError
     from offmap.service.loading import DeploymentFiles
     from offmap.service.run import serve_files
-    from offmap.service.settings import load_settings
+    from offmap.service.settings import load_settings, with_pictures
     from offmap.service.triage.inputs import KnownData
 
+    check_device(device)
+    check_encoder(encoder)
     settings = load_settings(
         host=host, port=port, store=store, token_file=token_file, no_auth=no_auth or None, rate=rate,
-        max_batch=batch_size, image_size=image_size, gray=gray or None, mean=numbers(mean), std=numbers(std),
+        max_batch=batch_size, device=device, image_size=image_size, gray=gray or None, mean=numbers(mean),
+        std=numbers(std),
     )  # fmt: skip
     files = DeploymentFiles(guard, model, weights, layer, classes, encoder)
-    labelled = None if known is None else KnownData(known, held_out)
+    labelled = None if known is None else KnownData(known, held_out, text_column, label_column)
+    if labelled is not None:
+        labelled.check_columns()
+    elif text_column is not None or label_column is not None:
+        raise InputError("--text-column and --label-column are columns of --known; name that file too")
+    settings = with_pictures(settings, files.read_pictures())
     serve_files(files, settings, say, labelled, learner, max_forgetting)

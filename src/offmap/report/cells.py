@@ -101,3 +101,15 @@ def plain(value: Any) -> str:
     if isinstance(value, np.generic):
         return str(value.item())
     return str(value)
+
+
+def shorten(text: str, longest: int) -> str:
+    """Bring a text to one line of at most so many characters.
+
+    Examples
+    --------
+    >>> shorten("one  two  three", 9)
+    'one two …'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import importlib.metadata
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from offmap.errors import DependencyError, InputError
 from offmap.plots.style import HEIGHT, PALETTE
-from offmap.report.cells import Cell, column_cells, plain
+from offmap.report.cells import Cell, column_cells, plain, shorten
 from offmap.report.inline import markup, picture
 from offmap.store import write_atomically
 
 Best = Literal["max", "min"]
+LONG = 30  # rows from which a table scrolls by itself, so that what comes after it is found
 VERSIONS_OF = ("offmap", "numpy", "scipy", "scikit-learn", "torch", "plotly")
 
 
@@ -123,7 +127,7 @@ class Page:
             }
             for name, flag in zip(names, numeric, strict=True)
         ]
-        return self._add("table", heads=heads, rows=shown, caption=caption)
+        return self._add("table", heads=heads, rows=shown, caption=caption, long=len(shown) > LONG)
 
     def figure(self, figure: Any, caption: str = "") -> Self:
         """Add a plotly figure, or a function without arguments that makes one.
@@ -171,6 +175,7 @@ class Page:
         *,
         caption: str = "",
         size: int = 96,
+        longest: int = 160,
     ) -> Self:
         """Add pictures (or short texts) side by side.
 
@@ -185,6 +190,8 @@ class Page:
             A sentence under all of them.
         size : int, default=96
             The width of a picture on the page in pixels; small pictures are enlarged without blurring.
+        longest : int, default=160
+            Characters of a text; the rest is left out.
 
         Examples
         --------
@@ -197,7 +204,9 @@ class Page:
         if len(lines) != len(items):
             raise InputError(f"gallery: {len(items)} items but {len(lines)} captions; give one each or none")
         cards = [
-            {"text": item, "line": line} if isinstance(item, str) else {"src": picture(item), "line": line}
+            {"text": shorten(item, longest), "line": line}
+            if isinstance(item, str)
+            else {"src": picture(item), "line": line}
             for item, line in zip(items, lines, strict=True)
         ]
         return self._add("gallery", cards=cards, caption=caption, size=int(size))
@@ -326,11 +335,14 @@ def _environment() -> Any:
     )
 
 
+@cache
 def _plotly_js() -> Any:
+    """The plotting library, compressed; the page unpacks it, which takes less than half of the room."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise DependencyError("a report needs plotly, which is not installed: pip install 'offmap[report]'") from error
     from markupsafe import Markup
 
-    return Markup(get_plotlyjs())
+    packed = gzip.compress(get_plotlyjs().encode(), 9, mtime=0)  # a time stamp would make pages differ
+    return Markup(base64.b64encode(packed).decode())

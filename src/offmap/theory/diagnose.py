@@ -149,6 +149,7 @@ def _methods(known: Activations, seed: int) -> tuple[list[Finding], Section] | N
     )
     figure = Figure("method_ranking", values, "AUROC against both kinds of pseudo-unknown inputs; filled: in the sum.")
     numbers = {"methods": float(len(ranked)), "chosen": float(len(plan.terms)), "separation": best.separation}
+    numbers["best_area"] = max(area for area in (best.left_out, best.crossed) if area is not None)
     section = Section("Which method? (the trials of auto)", text, [table], [figure])
     return [Finding("methods", "ranked", sentence, numbers)], section
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from offmap.theory.plain_words import say_plainly
+
 if TYPE_CHECKING:
     from offmap.report import Page
 
@@ -32,6 +34,11 @@ class Finding:
     verdict: Verdict
     sentence: str
     numbers: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> str:
+        """What it means, for someone who knows none of the methods; empty where no such words are known."""
+        return say_plainly(self.topic, self.verdict, self.numbers)
 
     def __str__(self) -> str:
         return f"{self.topic} ({self.verdict}): {self.sentence}"
@@ -78,9 +85,11 @@ class Findings:
 
     Examples
     --------
-    >>> found = Findings([Finding("normality", "fails", "3 of 4 classes are not Gaussian")], [])
+    >>> found = Findings([Finding("graph", "unclear", "the k-NN graph breaks most clearly into 4 groups")], [])
     >>> print(found)
-    normality (fails): 3 of 4 classes are not Gaussian
+    - Without labels nothing says whether the groups that the inputs fall into are classes.
+    In numbers:
+    graph (unclear): the k-NN graph breaks most clearly into 4 groups
     """
 
     findings: list[Finding]
@@ -88,7 +97,8 @@ class Findings:
     title: str = "Methods and their assumptions on this network"
 
     def __str__(self) -> str:
-        return "\n".join(str(finding) for finding in self.findings)
+        plain = [f"- {finding.plain}" for finding in self.findings if finding.plain]
+        return "\n".join([*plain, "In numbers:", *map(str, self.findings)] if plain else map(str, self.findings))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the findings as plain values, for JSON.
@@ -104,6 +114,7 @@ class Findings:
                 {
                     "topic": finding.topic,
                     "verdict": finding.verdict,
+                    "plain": finding.plain,
                     "sentence": finding.sentence,
                     "numbers": {name: float(value) for name, value in finding.numbers.items()},
                 }
@@ -115,7 +126,8 @@ class Findings:
         """Build a page of `offmap.report` with the figures drawn (needs the extra `report`)."""
         from offmap.report import Page
 
-        page = Page(self.title, "\n".join(f"- **{f.topic}**, {f.verdict}: {f.sentence}" for f in self.findings))
+        page = Page(self.title, "\n".join(f"- {finding.plain or finding.sentence}" for finding in self.findings))
+        page.section("In numbers").text("\n".join(f"- **{f.topic}**, {f.verdict}: {f.sentence}" for f in self.findings))
         for section in self.sections:
             page.section(section.title).text(section.text)
             for table in section.tables:

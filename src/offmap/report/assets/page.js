@@ -67,8 +67,23 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-const drawn = [...document.querySelectorAll("script[data-for]")].map(draw);
-Promise.all(drawn).then(() => { document.body.dataset.ready = "yes"; });
+// The plotting library is held compressed; a browser from before 2023 cannot unpack it and says so.
+async function unpackPlotly() {
+  const held = document.getElementById("plotly");
+  if (!held) return;
+  if (typeof DecompressionStream === "undefined") {
+    for (const place of document.querySelectorAll(".plot")) place.textContent = "This figure needs a browser of 2023 or later.";
+    return;
+  }
+  const bytes = Uint8Array.from(atob(held.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+  await Promise.all([...document.querySelectorAll("script[data-for]")].map(draw));
+}
+
+unpackPlotly().then(() => { document.body.dataset.ready = "yes"; });
 for (const medium of ["(prefers-color-scheme: dark)", "print"]) matchMedia(medium).addEventListener("change", redraw);
 
 addEventListener("beforeprint", () => {
