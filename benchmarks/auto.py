@@ -24,8 +24,8 @@ import numpy as np
 import offmap
 from auto_pairs import DEVELOPMENT, REPORT, World
 from offmap import Activations
-from offmap.detection.auto import combine_chosen, weigh
-from offmap.detection.candidates import SEARCHING, Evidence, list_core
+from offmap.detection.auto import combine_chosen, doubt_answers, weigh
+from offmap.detection.candidates import SEARCHING, Evidence, list_core, list_distances
 from offmap.errors import OffmapError, OffmapWarning
 from offmap.metrics.detection import auroc, fpr_at_tpr
 
@@ -56,9 +56,8 @@ def fast_from(trials: list[dict[str, Any]], known: Activations) -> str:
     """What ``auto(fast)`` chooses, from the trials of ``auto``: the same evidence without methods that search."""
     evidence = [Evidence(**{**trial, "weight": 0.0, "why": ""}) for trial in trials if trial["spec"] not in SEARCHING]
     compare = known.has_logits or known.labels is not None
-    return repr(
-        combine_chosen(weigh([each for each in evidence if each.separation], list_core("fast", known), compare))
-    )
+    weighed = weigh([each for each in evidence if each.separation], list_core("fast", known), compare)
+    return repr(combine_chosen(doubt_answers(weighed, list_distances("fast", known))))
 
 
 def measure(spec: str, world: World, noise: Activations) -> dict[str, Any]:

@@ -10,11 +10,14 @@ classes; nothing is chosen here. Results go to ``benchmarks/results/imagenet.jso
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
+from scipy.stats import spearmanr
 
 import kept
 import offmap
@@ -32,7 +35,11 @@ SWEEPS: dict[str, list[str]] = {
         "weight_pruning(0.7)|energy", "unit_pruning(0.7)|energy", "random_k(0.7)|energy", "bottom_k(0.7)|energy"
     ],
     "knn": [f"knn({k})" for k in (1, 5, 10, 20, 50, 100, 200, 500)],
-    "knn share": [f"knn({max(1, round(10 * a))}, alpha={a})" for a in (0.01, 0.1, 0.5)],
+    # k counts in the whole set and is scaled with the share: 50 at a tenth are the 5 nearest of a tenth of the inputs
+    "knn share": [
+        "knn(1, alpha=0.01)", "knn(1, alpha=0.1)", "knn(5, alpha=0.5)", "knn(5, alpha=0.1)", "knn(10, alpha=0.1)"
+    ],
+    "below chance": ["nac", "iforest", "react(90)|gen"],
     "knn and react": ["react(90)|knn(10)", "react(95)|knn(10)", "react(99)|knn(10)"],
 }  # fmt: skip
 
@@ -95,12 +102,35 @@ def contributions(acts: tuple[offmap.Activations, ...]) -> dict[str, Any]:
     return {name: round(100 * float(values.mean()), 2) for name, values in tops.items()}
 
 
+def explanations(acts: tuple[offmap.Activations, ...]) -> dict[str, Any]:
+    """Rank correlations over known test inputs and textures that say why some methods are below chance."""
+    known, test, textures = acts
+    head = known.head
+    assert head is not None
+    both = offmap.Activations(np.concatenate([test.features, textures.features]), head)
+    logits = both.features @ head.weight.T + head.bias
+    top = softmax(logits, axis=1).max(axis=1)
+    sizes = both.features.mean(axis=1)
+    return {
+        "nac with the largest probability": _correlate(offmap.detector("nac").fit(known).score(both), top),
+        "iforest with the mean activation": _correlate(offmap.detector("iforest").fit(known).score(both), sizes),
+    }
+
+
+def _correlate(first: np.ndarray, second: np.ndarray) -> float:
+    return round(float(spearmanr(first, second).statistic), 3)
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sweeps", nargs="*", choices=list(SWEEPS), default=list(SWEEPS))
+    chosen = parser.parse_args().sweeps
     acts = load()
+    kept.add(RESULTS, {"why below chance": explanations(acts)})
     kept.add(RESULTS, {"unit means": patterns(acts), "contributions": contributions(acts)})
-    for name, specs in SWEEPS.items():
+    for name in chosen:
         print(name, flush=True)
-        kept.add(RESULTS, {"sweeps": {name: sweep(specs, acts)}})
+        kept.add(RESULTS, {"sweeps": {name: sweep(SWEEPS[name], acts)}})
 
 
 if __name__ == "__main__":

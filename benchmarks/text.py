@@ -5,9 +5,11 @@
 Everything starts from the frozen embeddings of MiniLM; nothing of the encoder is trained. Each part adds its numbers to
 ``benchmarks/results/text.json`` and leaves out what is there already, so that a run that was cut short goes on.
 
-- ``oos``: CLINC150, the linear head of `offmap guard --texts` and detectors over it, fitted on the training queries,
-  against the 1,000 out-of-scope test queries. The published files "small" and "imbalanced" are not at hand: as they are
-  described, 50 training queries of each intent are drawn, and 25, 50, 75 or 100.
+- ``oos``: CLINC150, the linear head of `offmap guard --texts`, its detector ("guard") and others over it, fitted on the
+  training queries, against the 1,000 out-of-scope test queries. The published files "small" and "imbalanced" are not at
+  hand: as they are described, 50 training queries of each intent are drawn, and 25, 50, 75 or 100.
+- ``validate``: what the guard's detector was chosen on. Validation queries of known intents against those of hidden
+  ones, and against CLINC150's out-of-scope training and validation queries; never a test query.
 - ``open``: a share of the intents is known; all other intents, and for CLINC150 its 1,200 out-of-scope queries, are one
   class, "open". The guard is calibrated on validation queries of known intents, never on an open one.
 - ``discover``: a share of the intents is known and a tenth of their training queries labelled, all other training
@@ -28,6 +30,7 @@ import numpy as np
 import kept
 import offmap
 from offmap.deploy.text_head import fit_strengths, train_head
+from offmap.deploy.texts import DETECTOR
 from offmap.discovery import discover
 from offmap.learning import learn
 from offmap.metrics.clustering import normalized_mutual_info, open_world_accuracy
@@ -36,8 +39,23 @@ from offmap.metrics.detection import auroc, fpr_at_tpr
 RESULTS = Path(__file__).parent / "results" / "text.json"
 SETS = ("banking77", "clinc150")
 RATIOS = (0.25, 0.5, 0.75)
-OOS_METHODS = ("auto", "energy", "msp", "knn(1)", "knn(10)", "rmds", "mahalanobis")
-OPEN_METHODS = ("auto", "energy")
+GUARD = "guard"  # what `offmap guard --texts` uses
+OOS_METHODS = (GUARD, "auto", "energy", "msp", "knn(1)", "knn(10)", "rmds", "mahalanobis")
+OPEN_METHODS = (GUARD, "energy")
+CANDIDATES = (
+    GUARD,
+    "auto",
+    "energy",
+    "maxlogit",
+    "rmds",
+    "knn(1)",
+    "energy + knn(1)",
+    "energy + rmds + knn(1)",
+    "maxlogit + knn(1)",
+    "maxlogit + rmds + knn(1)",
+    "maxlogit + rmds + 1.5*knn(1)",
+    "energy + maxlogit + rmds + 2*knn(1)",
+)
 TPRS = (0.9, 0.95)
 LABELLED = 0.1
 IMBALANCED = (25, 50, 75, 100)
@@ -60,6 +78,11 @@ def draw(labels: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.
     return np.sort(np.concatenate([rng.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(sizes)]))
 
 
+def make(method: str) -> offmap.Detector:
+    """The detector of that name."""
+    return offmap.detector(DETECTOR if method == GUARD else method)
+
+
 def oos(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Out-of-scope queries of CLINC150 by the size of its training set."""
     data = load("clinc150")
@@ -68,7 +91,7 @@ def oos(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]
     for variant in ("full", "small", "imbalanced"):
         for seed in options.seeds[:1] if variant == "full" else options.seeds:
             keys = ["oos", variant, str(seed)]
-            if kept.holds(RESULTS, keys):
+            if kept.holds(RESULTS, [*keys, GUARD]):
                 continue
             rng = np.random.default_rng(seed)
             sizes = {"full": np.full(n, 100), "small": np.full(n, 50), "imbalanced": rng.choice(IMBALANCED, n)}
@@ -78,11 +101,46 @@ def oos(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]
             scored = [offmap.Activations(data[split][0], head) for split in ("test", "oos_test")]
             found: dict[str, Any] = {"queries": len(places), "accuracy": share(head, data["test"])}
             for method in OOS_METHODS:
-                detector = offmap.detector(method).fit(known)
+                detector = make(method).fit(known)
                 inside, outside = (detector.score(acts) for acts in scored)
                 found[method] = {
                     "fpr95": round(100 * fpr_at_tpr(inside, outside), 2),
                     "auroc": round(100 * auroc(inside, outside), 2),
+                }
+            yield keys, found
+
+
+def validate(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """FPR95 and AUROC of candidates for the guard's detector on validation queries."""
+    for name in options.sets:
+        data = load(name)
+        rows, labels = data["train"]
+        held, truth = data["val" if "val" in data else "dev"]
+        if name == "clinc150":  # half of the training queries, as in the small set
+            places = draw(labels, np.full(int(labels.max()) + 1, 50), np.random.default_rng(0))
+            rows, labels = rows[places], labels[places]
+        for ratio, seed in ((ratio, seed) for seed in options.seeds for ratio in (*options.ratios, 1.0)):
+            keys = ["validate", name, str(ratio), str(seed)]
+            numbers = np.full(int(labels.max()) + 1, -1)
+            numbers[choose(labels, ratio, seed)] = np.arange(round(ratio * len(numbers)))
+            hidden = held[numbers[truth] < 0]
+            if ratio == 1:
+                hidden = np.concatenate(
+                    [data[split][0] for split in ("oos_train", "oos_val") if split in data] or [hidden]
+                )
+            if not len(hidden) or kept.holds(RESULTS, keys):
+                continue
+            own = numbers[labels] >= 0
+            head = train_head(rows[own], numbers[labels[own]], round(ratio * len(numbers)))
+            known = offmap.Activations(rows[own], head, labels=numbers[labels[own]])
+            found = {}
+            for method in CANDIDATES:
+                detector = make(method).fit(known)
+                sets = (held[numbers[truth] >= 0], hidden)
+                inside, outside = (detector.score(offmap.Activations(some, head)) for some in sets)
+                found[method] = {
+                    "fpr95": percent(fpr_at_tpr(inside, outside)),
+                    "auroc": percent(auroc(inside, outside)),
                 }
             yield keys, found
 
@@ -104,7 +162,7 @@ def open_intents(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[
         data = load(name)
         for ratio, seed in ((ratio, seed) for seed in options.seeds for ratio in options.ratios):
             keys = ["open", name, str(ratio), str(seed)]
-            if not kept.holds(RESULTS, keys):
+            if not kept.holds(RESULTS, [*keys, f"{GUARD} at {TPRS[0]}"]):
                 yield keys, measure_open(data, ratio, seed, OPEN_METHODS)
 
 
@@ -122,7 +180,7 @@ def measure_open(data: dict[str, Rows], ratio: float, seed: int, methods: Sequen
     truth = numbers[truth]
     found: dict[str, Any] = {}
     for method in methods:
-        detector = offmap.detector(method).fit(known)
+        detector = make(method).fit(known)
         scores = detector.score(offmap.Activations(test, head))
         aside = detector.score(offmap.Activations(held_rows[held], head))
         for tpr in TPRS:
@@ -203,12 +261,12 @@ def answer_tests(
     return present[head(test).argmax(axis=1)]
 
 
-PARTS = {"oos": oos, "open": open_intents, "discover": new_intents}
+PARTS = {"validate": validate, "oos": oos, "open": open_intents, "discover": new_intents}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=list(PARTS))
+    parser.add_argument("parts", nargs="*", default=["oos", "open", "discover"])
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS)

@@ -1,6 +1,6 @@
 """What fine-tuning the sentence encoder gains on BANKING77, beside the frozen one on the same split.
 
-    OFFMAP_DATA=/path/to/data python benchmarks/text_finetune.py [open|discover …] [--ratios 0.5] [--epochs 5]
+    OFFMAP_DATA=/path/to/data python benchmarks/text_finetune.py [open|discover …] [--ratios 0.5] [--epochs 3]
 
 - ``open``: the last block is trained on labelled training queries of the known intents by `offmap.learn` (supervised
   contrast, or cross-entropy), then head and detector are made as for the frozen encoder; the protocol of ``text.py``.
@@ -90,10 +90,10 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--ratios", nargs="+", type=float, default=[0.5])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--trained", type=int, default=1)
     parser.add_argument("--objective", default="supcon")
-    parser.add_argument("--detectors", nargs="+", default=["energy", "knn(10)"])
+    parser.add_argument("--detectors", nargs="+", default=["guard", "energy"])
     options = parser.parse_args()
     frozen = load(NAME)
     for part in options.parts:

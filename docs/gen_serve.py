@@ -36,10 +36,12 @@ def load() -> str:
 
 
 def soak() -> str:
-    """Minutes of mixed requests."""
-    found = json.loads((RESULTS / "serve-soak.json").read_text())
+    """Minutes of mixed requests, the hour before grouping had a process of its own, and repeated rounds."""
+    found, before, rounds = (
+        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("serve-soak", "serve-soak-hour", "serve-memory")
+    )
     requests, growth = found["requests"], found["memory_last_fifth_over_second_fifth"]
-    reloads, groupings = sum(found["reloads"].values()), sum(found["groupings"].values())
+    reloads, groupings = found["reloads"]["200"], found["groupings"]["200"]
     text = f"""
         Over {found["minutes"]:g} minutes, {found["clients"]} clients sent {requests["good"]:,} good and
         {requests["bad"]:,} bad requests (broken JSON, arrays and pictures, NaN, wrong shapes, bodies too large,
@@ -47,7 +49,18 @@ def soak() -> str:
         groupings of the unknown inputs: {len(found["unexpected_answers"])} unexpected answers, {found["lost"]} of
         {found["acknowledged_unknowns"]:,} acknowledged unknown inputs lost, and in the last fifth of the time
         {growth:.2f} times the memory of the second fifth."""
-    return _wrap(text)
+    thread, done = rounds["grouping_in_a_thread"], rounds["done"]
+    kept = thread["after_collection_and_malloc_trim"][-1] - thread["before"]
+    more = f"""
+        An earlier run of {before["minutes"]:g} minutes, when inputs were grouped in a thread of the service, had
+        {before["lost"]} of {before["acknowledged_unknowns"]:,} lost too, but the memory grew by a factor of
+        {before["memory_last_fifth_over_second_fifth"]:.2f}. In a thread, {len(thread["after"])} groupings of 1,600
+        inputs leave {kept:.0f} MiB behind that neither a garbage collection nor `malloc_trim` gives back. Now that a
+        process does it, which ends, {done["group"]} groupings, {done["learn"]} learned versions, each deployed and
+        rolled back, and {done["reload"]} reloads leave the service at
+        {rounds["memory_last_third_over_second_third"]:.3f} times its memory (the last third of the rounds over the
+        second)."""
+    return _wrap(text) + "\n\n" + _wrap(more)
 
 
 def learning() -> str:
@@ -56,7 +69,8 @@ def learning() -> str:
         json.loads((RESULTS / f"{name}.json").read_text()) for name in ("serve-learning", "serve-learning-busy")
     )
     text = f"""
-        Learning runs in a process of its own. While it ran, the 99th percentile of the time to an answer was
+        Grouping and learning run in processes of their own. While the service learned, the 99th percentile of the
+        time to an answer was
         {found["p99_while_learning_over_without"]:.2f} times that without, and the median
         {found["p50_while_learning_over_without"]:.2f} times (single inputs of a small network, one client,
         {found["turns"]} turns of each, {found["cores"]} cores without other work). On the same

@@ -1,0 +1,87 @@
+"""Ten rounds on a stream: what is forgotten of known and of earlier learned classes, and what a round costs.
+
+    OFFMAP_DATA=/path/to/data python benchmarks/loop_rounds.py [--sets digits banking77 clinc150] [--seed 10]
+
+The streams are those of ``loop.py``. After every round test inputs are classified; *earlier* is the accuracy on the
+classes that the round before had right for most of their inputs, as it was then and as it is now. Cost is processor
+time, relative to the first round that learned. Results go to ``benchmarks/results/loop_rounds.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kept
+import offmap
+from loop import SETS, make_stream
+from offmap.metrics.clustering import match_clusters, open_world_accuracy
+from offmap.openworld.inputs import LabeledInputs
+
+RESULTS = Path(__file__).parent / "results" / "loop_rounds.json"
+ROUNDS = 10
+
+
+def shares(truth: np.ndarray, found: np.ndarray, n_known: int) -> dict[int, float]:
+    """Accuracy per new class, groups matched to classes one to one."""
+    new = (truth >= n_known) & (found >= n_known)
+    partner = match_clusters(truth[new], found[new]) if new.any() else {}
+    named = np.array([partner.get(int(group), -1) if group >= n_known else -1 for group in found])
+    return {int(c): float((named[truth == c] == c).mean()) for c in np.unique(truth[truth >= n_known])}
+
+
+def measure(name: str, seed: int) -> dict[str, Any]:
+    """Run the rounds of one stream."""
+    made = make_stream(name, seed)
+    n_known = int(made.labels.max()) + 1
+    current = offmap.openworld.run(made.known, made.labels, made.stream, rounds=0, seed=seed)
+    known = made.wanted < n_known
+    start = float((current.predict(made.test) == made.wanted)[known].mean())
+    before: dict[int, float] = {}
+    rounds = []
+    for part in np.array_split(made.stream, ROUNDS):
+        begun = time.process_time()
+        current = current.step(LabeledInputs.of(part), seed=seed)
+        took = time.process_time() - begun
+        found = current.predict(made.test)
+        got = open_world_accuracy(made.wanted, found, range(n_known))
+        now = shares(made.wanted, found, n_known)
+        earlier = [c for c, share in before.items() if share > 0.5]
+        record = current.rounds[-1]
+        rounds.append(
+            {
+                "arrived": record.arrived,
+                "considered": record.considered,
+                "deployed": record.deployed,
+                "n_classes": record.n_classes,
+                "known": round(got.known, 4),
+                "all": round(got.all, 4),
+                "earlier then": round(float(np.mean([before[c] for c in earlier])), 4) if earlier else None,
+                "earlier now": round(float(np.mean([now[c] for c in earlier])), 4) if earlier else None,
+                "cost": took,
+            }
+        )
+        print(name, seed, rounds[-1], flush=True)
+        before = now
+    first = next((one["cost"] for one in rounds if one["deployed"]), rounds[0]["cost"])
+    for one in rounds:
+        one["cost"] = round(one["cost"] / first, 2)
+    return {"classes": int(made.wanted.max()) + 1, "start_known": round(start, 4), "rounds": rounds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
+    parser.add_argument("--seed", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    for name in given.sets:
+        kept.add(given.out, {name: {str(given.seed): measure(name, given.seed)}})
+
+
+if __name__ == "__main__":
+    main()
