@@ -29,6 +29,7 @@ QUESTIONS: dict[str, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "L_known for L_l (appendix B.3.4, eq. B.34)": ({"known_too": True}, {}),
     },
     "the gate's percentile (section 8.2.2, eq. 8.2)": {f"p = {p}": ({"percentile": float(p)}, {}) for p in (30, 90)},
+    "whose embeddings the gate reads (appendix B.3.2)": {"both views": ({"views": "both"}, {})},
     "classes (section 8.2.2, eq. 8.6)": {
         "by prototypes": ({"assign": "prototypes"}, {}),
         "by prototypes that started at random": ({"start": "random", "assign": "prototypes"}, {}),
@@ -39,10 +40,10 @@ QUESTIONS: dict[str, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
 
 
 def one(data: Path, seed: int, settings: dict[str, Any], given: dict[str, Any]) -> list[float]:
-    """All, Known and Novel of one run."""
+    """All, Known and Novel of one run; of OpenCon where the settings name no other objective."""
     rows, truth = training_rows(data, "banking77")
     split = open_world_split(truth, **{"known": 38, "ratio": 0.5, "seed": seed, "pick": "random", **given})
-    model = learn(rows, split.labels, 77, objective="opencon", seed=seed, progress=False, **settings)
+    model = learn(rows, split.labels, 77, seed=seed, progress=False, **{"objective": "opencon", **settings})
     return measured(truth, model.predict(rows), split.labels)["v2"]
 
 

@@ -38,6 +38,7 @@ def chart(
     dots: bool = False,
     lines: bool = True,
     names: Sequence[str] = (),
+    folder: Path = DOCS,
 ) -> None:
     """A line chart; with `names` the x axis has words instead of numbers, with `log` the y axis is logarithmic."""
     xs = np.concatenate([np.asarray(x, float) for x, _ in series.values()])
@@ -97,8 +98,8 @@ def chart(
     parts.append(
         f'<text transform="translate(16 {middle}) rotate(-90)" text-anchor="middle">{escape(y_name)}</text></svg>'
     )
-    DOCS.mkdir(parents=True, exist_ok=True)
-    (DOCS / file).write_text("\n".join(parts) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text("\n".join(parts) + "\n")
 
 
 def main() -> None:

@@ -3,6 +3,10 @@ appendix B.1.4; appendix B.2.5).
 
 ``python benchmarks/toy.py`` writes results/toy.json and docs/toy.svg. Smaller than the thesis': a small CNN instead of
 a ResNet-18, 150 pictures of each type instead of 2,500, 24 pixels, 15 epochs instead of 40.
+``python benchmarks/toy.py --thesis-size --seeds 5`` is the thesis' size: a ResNet-18 with the stem of ImageNet's
+networks, 2,500 pictures of 32 pixels of each type (the thesis does not say how many pixels), 40 epochs at a constant
+rate of .005. It writes results/toy_thesis_size.json, after every run. A run that was stopped goes on at its last epoch:
+checkpoints are below ``--work``.
 
 NSCL: red and blue cubes and spheres without labels, to be told apart by colour; labelled are red cylinders (case 1) or
 grey ones (case 2). SORL: cubes known; spheres share their colours, cylinders are grey; with labels and without.
@@ -15,26 +19,31 @@ run.
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
+import kept
 from offmap.data.views import ImageViews
 from offmap.discovery import KMeans
-from offmap.learning import learn
+from offmap.learning import OpenWorldModel, learn
 from offmap.metrics.clustering import open_world_accuracy
+from offmap.models.encoders import remove_last_layer
+from offmap.models.resnet import ResNet
 from scatter import draw, flat
 from thesis.shapes import COLOURS, SHAPES, nscl_toy, sorl_toy
 
 HERE = Path(__file__).parent
 VIEWS = {
-    "SimSiam's": ImageViews.simsiam(24),
+    "SimSiam's": ImageViews.simsiam(),
     "hue shifted half the time": ImageViews(scale=(0.6, 1.0), jitter=(0.4, 0.4, 0.4, 0.5), jitter_chance=0.5, grey=0.2),
 }
-COMMON: dict[str, Any] = {"projection": 64, "batch_size": 100, "learning_rate": 0.03, "progress": False}
+Points = tuple[npt.NDArray[Any], list[str]]
 INKS = {
     "red cube": "#c0392b",
     "red sphere": "#f1948a",
@@ -68,53 +77,78 @@ def residual(features: npt.NDArray[Any], target: npt.NDArray[Any]) -> float:
     return float(((y - vectors @ (vectors.T @ y)) ** 2).sum() / (y**2).sum())
 
 
-def nscl(seed: int, per_type: int, epochs: int, views: ImageViews) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Colour and shape of the unlabelled solids after learning with red and with grey cylinders labelled."""
-    out, panels = {}, {}
-    for case, name in ((1, "red cylinders labelled"), (2, "grey cylinders labelled")):
-        toy = nscl_toy(case, per_type, pixels=24, seed=seed)
-        given = {"alpha": 0.04, "beta": 1.0, "epochs": epochs, **COMMON}
-        model = learn(toy.inputs, toy.labels, 3, objective="nscl", seed=seed, views=views, **given)
-        unlabelled = np.flatnonzero(toy.labels < 0)
-        features = model.transform(toy.inputs[unlabelled])
-        colour = (toy.arrays["colour"][unlabelled] > 0).astype(int)
-        shape = toy.arrays["shape"][unlabelled]
-        shape = (shape == shape.max()).astype(int)
-        out[name] = {
-            "2-means by colour": 100 * float(match_groups(features, colour, 2, seed).mean()),
-            "2-means by shape": 100 * float(match_groups(features, shape, 2, seed).mean()),
-            "residual of colour": residual(features, colour),
-            "residual of shape": residual(features, shape),
+@dataclass(frozen=True)
+class Size:
+    """How large the toy is and how its network learns."""
+
+    per_type: int = 150
+    epochs: int = 15
+    pixels: int = 24
+    network: str = "cnn"
+    learning_rate: float = 0.03
+    schedule: str = "cosine"
+    batch_size: int = 100
+    projection: int = 64
+
+    def learn(self, toy: Any, seed: int, views: ImageViews, out: Path, **given: Any) -> OpenWorldModel:
+        """Learn a toy; the same call resumes one that was stopped."""
+        network: str | nn.Module = self.network
+        if self.network == "resnet18":
+            network, _ = remove_last_layer(ResNet(1, depth=18, stem="imagenet", seed=seed))
+        own = {
+            name: getattr(self, name) for name in ("epochs", "learning_rate", "schedule", "batch_size", "projection")
         }
-        panels[f"NSCL, {name}"] = points(model.transform(toy.inputs), toy)
-        print(seed, name, out[name], flush=True)
-    return out, panels
+        return learn(toy.inputs, toy.labels, 3, network, seed, out, views=views, progress=False, **own, **given)
 
 
-def sorl(seed: int, per_type: int, epochs: int, views: ImageViews) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How well three-means finds cubes, spheres and cylinders after learning without and with labels on cubes."""
-    out, panels = {}, {}
-    toy = sorl_toy(0.5, per_type, pixels=24, seed=seed)
+THESIS = Size(2500, 40, 32, "resnet18", learning_rate=0.005, schedule="constant", batch_size=512, projection=1000)
+
+
+def nscl(case: int, size: Size, seed: int, views: ImageViews, out: Path) -> tuple[dict[str, float], Points]:
+    """Colour and shape of the unlabelled solids after learning with red (1) or grey (2) cylinders labelled."""
+    toy = nscl_toy(case, size.per_type, pixels=size.pixels, seed=seed)
+    model = size.learn(toy, seed, views, out, objective="nscl", alpha=0.04, beta=1.0)
+    unlabelled = np.flatnonzero(toy.labels < 0)
+    features = model.transform(toy.inputs[unlabelled])
+    colour = (toy.arrays["colour"][unlabelled] > 0).astype(int)
+    shape = toy.arrays["shape"][unlabelled]
+    shape = (shape == shape.max()).astype(int)
+    found = {
+        "2-means by colour": 100 * float(match_groups(features, colour, 2, seed).mean()),
+        "2-means by shape": 100 * float(match_groups(features, shape, 2, seed).mean()),
+        "residual of colour": residual(features, colour),
+        "residual of shape": residual(features, shape),
+    }
+    return found, points(model.transform(toy.inputs), toy)
+
+
+def sorl(weight: float, size: Size, seed: int, views: ImageViews, out: Path) -> tuple[dict[str, float], Points]:
+    """How well three-means finds cubes, spheres and cylinders with labels on cubes that weigh so much."""
+    toy = sorl_toy(0.5, size.per_type, pixels=size.pixels, seed=seed)
     truth = toy.arrays["targets"]
-    for name, weight in (("no labels", 0.0), ("cubes labelled", 0.2)):
-        given = {"eta_l": weight, "eta_u": 1.0, "epochs": epochs, **COMMON}
-        model = learn(toy.inputs, toy.labels, 3, objective="sorl", seed=seed, views=views, **given)
-        features = model.transform(toy.inputs)
-        right = match_groups(features, truth, 3, seed)
-        free = toy.labels < 0
-        whole = open_world_accuracy(truth[free], model.predict(toy.inputs[free]), [0])
-        out[name] = {
-            "3-means": 100 * float(right.mean()),
-            **{f"3-means {kind}": 100 * float(right[truth == c].mean()) for c, kind in enumerate(toy.classes)},
-            **{f"residual of {kind}": residual(features, (truth == c) * 1.0) for c, kind in enumerate(toy.classes)},
-            "ss-k-means, v2 All": 100 * whole.all,
-        }
-        panels[f"SORL, {name}"] = points(features, toy)
-        print(seed, name, out[name], flush=True)
-    return out, panels
+    model = size.learn(toy, seed, views, out, objective="sorl", eta_l=weight, eta_u=1.0)
+    features = model.transform(toy.inputs)
+    right = match_groups(features, truth, 3, seed)
+    free = toy.labels < 0
+    whole = open_world_accuracy(truth[free], model.predict(toy.inputs[free]), [0])
+    found = {
+        "3-means": 100 * float(right.mean()),
+        **{f"3-means {kind}": 100 * float(right[truth == c].mean()) for c, kind in enumerate(toy.classes)},
+        **{f"residual of {kind}": residual(features, (truth == c) * 1.0) for c, kind in enumerate(toy.classes)},
+        "ss-k-means, v2 All": 100 * whole.all,
+    }
+    return found, points(features, toy)
 
 
-def points(features: npt.NDArray[Any], toy: Any) -> tuple[npt.NDArray[Any], list[str]]:
+RUNS: dict[tuple[str, str], Callable[[Size, int, ImageViews, Path], tuple[dict[str, float], Points]]] = {
+    ("nscl", "red cylinders labelled"): lambda *given: nscl(1, *given),
+    ("nscl", "grey cylinders labelled"): lambda *given: nscl(2, *given),
+    ("sorl", "no labels"): lambda *given: sorl(0.0, *given),
+    ("sorl", "cubes labelled"): lambda *given: sorl(0.2, *given),
+}
+
+
+def points(features: npt.NDArray[Any], toy: Any) -> Points:
     """The first two principal components of some pictures of every type, and their types."""
     kinds = [
         f"{list(COLOURS)[colour]} {list(SHAPES)[shape]}"
@@ -125,28 +159,43 @@ def points(features: npt.NDArray[Any], toy: Any) -> tuple[npt.NDArray[Any], list
     return flat(features)[few], names[few].tolist()
 
 
+def run_all(size: Size, seeds: int, kinds: list[str], file: Path, work: Path) -> dict[str, Points]:
+    """Run what the file lacks; return what seed 0 looks like with its hue shifted, where that was run just now."""
+    setting = asdict(size)
+    if kept.read(file).get("setting", setting) != setting:
+        raise SystemExit(f"{file}: results of another size; choose another --out")
+    shown = {}
+    for seed in range(seeds):
+        for views in kinds:
+            for (kind, labels), run in RUNS.items():
+                keys = ["seeds", str(seed), views, kind, labels]
+                if not kept.holds(file, keys):
+                    place = work / size.network / f"{seed}-{list(VIEWS).index(views)}-{kind}-{labels.replace(' ', '-')}"
+                    found, drawn = run(size, seed, VIEWS[views], place)
+                    kept.add(file, {"setting": setting, **kept.nest(keys, found)})
+                    print(seed, views, labels, found, flush=True)
+                    if not seed and "hue" in views:
+                        shown[f"{kind.upper()}, {labels}"] = drawn
+    return shown
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--per-type", type=int, default=150)
-    parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "toy.json")
+    parser.add_argument("--thesis-size", action="store_true")
+    parser.add_argument("--per-type", type=int)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--views", nargs="+", choices=list(VIEWS), default=list(VIEWS))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--work", type=Path, default=Path("out/toy"), help="folder of checkpoints")
     parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "toy.svg")
     given = parser.parse_args()
-    runs: list[dict[str, Any]] = []
-    shown: dict[str, Any] = {}
-    for seed in range(given.seeds):
-        run: dict[str, Any] = {}
-        for name, views in VIEWS.items():
-            first, one = nscl(seed, given.per_type, given.epochs, views)
-            second, two = sorl(seed, given.per_type, given.epochs, views)
-            run[name] = {"nscl": first, "sorl": second}
-            if not seed and "hue" in name:
-                shown = {**one, **two}
-        runs.append(run)
-    setting = {"per_type": given.per_type, "epochs": given.epochs, "pixels": 24, "network": "cnn", **COMMON}
-    given.out.write_text(json.dumps({"setting": setting, "seeds": runs}, indent=1) + "\n")
-    draw(given.picture, "What the toys' features look like, first two principal components", shown, INKS)
+    changes = {name: value for name in ("per_type", "epochs") if (value := getattr(given, name)) is not None}
+    size = replace(THESIS if given.thesis_size else Size(), **changes)
+    file = given.out or HERE / "results" / ("toy_thesis_size.json" if given.thesis_size else "toy.json")
+    shown = run_all(size, given.seeds, given.views, file, given.work)
+    if len(shown) == len(RUNS) and not given.thesis_size:
+        draw(given.picture, "What the toys' features look like, first two principal components", shown, INKS)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def seeds_table() -> str:
 
 def toy_table(kind: str) -> str:
     """Means over seeds, by views and by what is labelled."""
-    seeds = read("toy")["seeds"]
+    seeds = list(read("toy")["seeds"].values())
     first = next(iter(seeds[0].values()))[kind]
     measures = list(next(iter(first.values())))
     lines = [_line(["views", "labels", *measures]), _line(["---", "---", *["--:"] * len(measures)])]

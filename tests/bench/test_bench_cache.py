@@ -10,9 +10,10 @@ import torch
 
 from offmap.bench.cache import Extractor, hold_out
 from offmap.bench.networks import BenchNetwork, make_network
-from offmap.bench.sets import LoadedSet, StoredFeatures, checksum_files, load_set, read_idx
+from offmap.bench.sets import LoadedSet, StoredFeatures, checksum_files, load_set
 from offmap.bench.suites import NetworkSpec, SetSpec, load_suite
 from offmap.data import Samples
+from offmap.data.idx import read_idx
 from offmap.errors import InputError
 from offmap.extra_passes import Layer
 from offmap.network import Network

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from offmap.bench import downloads
 from offmap.bench.downloads import Remote, checksum, fetch, fetch_set
+from offmap.bench.suite_downloads import convert_weights, get_suite
+from offmap.bench.suites import Published, SetSpec, list_built_in, load_suite
 from offmap.errors import InputError, StoreError
 
 BODY = bytes(range(256)) * 2000
@@ -134,6 +141,53 @@ def test_a_set_comes_from_a_mirror_into_its_folder(server, tmp_path, monkeypatch
     (file,) = fetch_set("some", tmp_path, mirror=f"http://127.0.0.1:{server.server_port}/")
     assert file == tmp_path / "sets" / "set.bin"
     assert checksum(file, "md5") == SUM
+
+
+class Harm:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch harmed",)
+
+
+def test_a_checkpoint_that_would_run_something_is_refused(server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"epoch": 1, "state_dict": {"fc.weight": Harm()}}, tmp_path / "bad.pth.tar")
+    with pytest.raises(InputError, match="not readable as weights alone"):
+        convert_weights(tmp_path / "bad.pth.tar", tmp_path / "out.safetensors")
+    assert not (tmp_path / "harmed").exists()
+    with pytest.raises(InputError, match="does not say where its sets are published"):
+        get_suite(load_suite("digits"), tmp_path)
+
+
+def test_the_published_weights_are_fetched_converted_and_checked(server, data_folder, tmp_path):
+    """A checkpoint as DICE's authors publish it, written from the weights in the data folder."""
+    held = data_folder / "weights" / "densenet100bc_cifar10.safetensors"
+    torch.save({"epoch": 100, "state_dict": load_file(held)}, tmp_path / "checkpoint_100.pth.tar")
+    server.body = (tmp_path / "checkpoint_100.pth.tar").read_bytes()
+    suite = load_suite("cifar10-densenet")
+    assert suite.published.accuracy == 94.54
+    few = SetSpec("known test", {"tiles": "cifar10_test", "at_most": 60})
+    with np.load(data_folder / "features" / "cifar10-densenet__cifar10_test.npz") as kept:
+        state = load_file(held)
+        rows = np.sort(np.random.default_rng(0).permutation(10_000)[:60])
+        logits = kept["features"][rows].astype(np.float32) @ state["fc.weight"].numpy().T + state["fc.bias"].numpy()
+        right = 100 * float((logits.argmax(axis=1) == kept["labels"][rows]).mean())
+    published = Published((), suite.published.weights, hashlib.sha256(server.body).hexdigest(), right)
+    small = replace(suite, test=few, published=published)
+    (tmp_path / "images").symlink_to(data_folder / "images")
+    mirror = f"http://127.0.0.1:{server.server_port}"
+    (file,), found = get_suite(small, tmp_path, mirror=mirror)
+    assert file.read_bytes() == held.read_bytes()
+    assert found == pytest.approx(right)
+    with pytest.raises(StoreError, match=r"published are 12\.00 %"):
+        get_suite(replace(small, published=replace(published, accuracy=12.0)), tmp_path, mirror=mirror)
+    assert len(server.asked) == 1, "what is there is left alone"
+
+
+def test_every_suite_names_sets_that_can_be_fetched():
+    for name in list_built_in():
+        published = load_suite(name).published
+        assert set(published.sets) <= downloads.SETS.keys(), name
+        assert bool(published.weights) == bool(published.sha256), name
 
 
 def test_the_command_lists_addresses_and_checksums():

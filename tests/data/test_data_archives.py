@@ -1,7 +1,8 @@
-"""CIFAR and SVHN as their sites publish them; pickles that ask for anything else are refused, and nothing runs."""
+"""Sets as their sites publish them; pickles that ask for anything else than arrays are refused, and nothing runs."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import pickle
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.io import savemat
 
 import offmap
@@ -48,7 +50,7 @@ def test_the_opcodes_of_the_published_files(tmp_path: Path) -> None:
 
 
 def archive(file: Path, members: dict[str, bytes]) -> Path:
-    with tarfile.open(file, "w:gz") as made:
+    with tarfile.open(file, "w" if file.suffix == ".tar" else "w:gz") as made:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -147,3 +149,62 @@ def test_archives_are_unpacked_once_and_never_outside(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be unpacked"):
         unpack(bad, "sum")
     assert not (tmp_path / "escaped").exists()
+
+
+def picture(colour: tuple[int, int, int], width: int = 12, height: int = 8) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (width, height), colour).save(stream, "png")
+    return stream.getvalue()
+
+
+def test_textures_as_published(tmp_path: Path) -> None:
+    members = {
+        "dtd/images/banded/banded_0002.png": picture((200, 0, 0)),
+        "dtd/images/zigzagged/zigzagged_0001.png": picture((0, 200, 0), 9, 20),
+        "dtd/labels/test1.txt": b"banded/banded_0002.jpg",
+        "dtd/images/banded/._banded_0001.png": b"what a Mac leaves behind",
+    }
+    file = archive(tmp_path / "dtd-r1.0.1.tar.gz", members)
+    found = load_set(SetSpec("textures", {"path": file.name, "side": 6}), tmp_path).samples
+    assert found.inputs.shape == (2, 6, 6, 3)
+    assert found.classes == ("banded", "zigzagged")
+    assert found.labels.tolist() == [0, 1]
+    assert found.inputs[1, 0, 0].tolist() == [0, 200, 0]
+    with pytest.raises(InputError, match="pictures of 2 sizes"):
+        offmap.data.read(file)
+    unpack(file, "sum")
+    folder = load_set(SetSpec("textures", {"path": "dtd/images", "side": 6, "first": 1}), tmp_path).samples
+    assert np.array_equal(folder.inputs, found.inputs)
+
+
+def test_places_lsun_and_isun_as_published(tmp_path: Path) -> None:
+    file = tmp_path / "val_256.tar"
+    archive(file, {f"val_256/Places365_val_{i:08d}.png": picture((i, 0, 0)) for i in (3, 1, 2)})
+    found = offmap.data.read(file)
+    assert found.inputs[:, 0, 0, 0].tolist() == [1, 2, 3]
+    assert found.labels is None
+    with pytest.raises(InputError, match="no classes"):
+        load_set(SetSpec("places", {"path": file.name, "side": 4, "first": 1}), tmp_path)
+    with pytest.raises(InputError, match="no pictures in it"):
+        offmap.data.read(archive(tmp_path / "a.tgz", {"x": b"y"}))
+    with pytest.raises(InputError, match="not a readable picture"):
+        offmap.data.read(archive(tmp_path / "b.tgz", {"x.png": b"y"}))
+
+
+def test_mnist_as_published(tmp_path: Path) -> None:
+    pixels = bytes(range(2 * 3 * 4))
+    images = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4]) + pixels
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 5])))
+    found = offmap.data.read(tmp_path / "t10k-images-idx3-ubyte.gz")
+    assert found.inputs.shape == (2, 3, 4, 1)
+    assert found.labels.tolist() == [7, 5]
+    assert found.inputs[1, 0, 0, 0] == 12
+
+
+def test_a_set_that_is_not_here_may_be_made_from_another(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", inputs=np.zeros((4, 2, 2), np.uint8), labels=np.array([0, 0, 1, 1]))
+    spec = {"tiles": "nothing", "otherwise": {"path": "a.npz", "first": 1}}
+    assert len(load_set(SetSpec("a", spec), tmp_path)) == 2
+    with pytest.raises(InputError, match=r"nothing.*nor is there what it may be made from.*b\.npz"):
+        load_set(SetSpec("a", {**spec, "otherwise": {"path": "b.npz"}}), tmp_path)

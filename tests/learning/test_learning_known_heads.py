@@ -1,4 +1,4 @@
-"""Heads over known classes that are trained for detection, kept, saved and read by detectors: GODIN, LogitNorm, MOS."""
+"""Heads over known classes that are trained for detection, kept, saved and read by detectors: GODIN, MOS, CSI, …"""
 
 from __future__ import annotations
 
@@ -59,6 +59,50 @@ def test_godins_scores_are_the_heads_own_numbers() -> None:
         assert acts.logits == pytest.approx((cosines / gate[:, None]).numpy(), abs=1e-3)
 
 
+def upright(n: int = 90, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures of three classes that stand upright: dots and a bar of their own, light above and dark below."""
+    rng = np.random.default_rng(seed)
+    truth = np.arange(n) % 3
+    out = np.linspace(90, 0, 8)[:, None] + rng.integers(0, 30, size=(n, 8, 8))
+    for i, c in enumerate(truth):
+        out[i, 5:7, 1 + 2 * c : 3 + 2 * c] += 120
+    return np.clip(out, 0, 255).astype(np.uint8), truth
+
+
+def test_csi_averages_its_head_over_turns_and_comes_back_from_a_file(tmp_path: Path) -> None:
+    images, truth = upright()
+    labels = np.where((truth < 2) & (np.arange(len(truth)) % 4 > 0), truth, -1)
+    views = offmap.data.views.ImageViews(scale=(0.7, 1.0), flip=0.0)
+    settings = {"epochs": 30, "batch_size": 30, "learning_rate": 0.1, "contrasted": 16, "views": views, "seed": 1}
+    model = learn(images, labels, 3, objective="csi", **settings)
+    assert model.history[-1]["contrast"] < model.history[0]["contrast"]
+    net, head = model.net, model.net.known_head
+    with torch.no_grad():
+        inputs = torch.from_numpy(images)[:, None].float() / 255
+        turned = [net.encoder(torch.from_numpy(np.rot90(inputs.numpy(), k, (2, 3)).copy())) for k in range(4)]
+        logits = sum(head.joint(rows)[:, 2 * k : 2 * k + 2] for k, rows in enumerate(turned)) / 4
+    acts = model.known_network.extract(inputs, progress=False)
+    assert acts.logits == pytest.approx(logits.numpy(), abs=1e-4)
+    assert acts.features == pytest.approx(turned[0].numpy(), abs=1e-5)  # those of the picture as it is
+    assert (acts.logits.argmax(axis=1) == truth)[truth < 2].mean() > 0.9
+    model.save(tmp_path / "model.offmap")
+    again = offmap.load(tmp_path / "model.offmap").known_network.extract(inputs, progress=False)
+    assert np.array_equal(again.logits, acts.logits)
+    twice = learn(images, labels, 3, objective="csi", **{**settings, "epochs": 2})
+    same = learn(images, labels, 3, objective="csi", **{**settings, "epochs": 2})
+    assert all(torch.equal(value, same.net.state_dict()[name]) for name, value in twice.net.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["csi", "dualrank"])
+def test_what_needs_pictures_says_so(name: str) -> None:
+    rows, _, labels = blobs(size=10)
+    with pytest.raises(InputError, match=f"{name}: it learns from images, and these inputs are embeddings"):
+        learn(rows, labels, 6, objective=name)
+    if name == "csi":
+        with pytest.raises(InputError, match="must be square"):
+            learn(np.zeros((8, 6, 4), np.uint8), [0, 1, -1, -1] * 2, 3, objective=name, epochs=1)
+
+
 def test_group_softmax_by_plain_loops() -> None:
     rng = torch.Generator().manual_seed(0)
     head = GroupSoftmax(5, [0, 1, 0, 2])
@@ -93,7 +137,7 @@ def test_mos_groups_neighbouring_classes() -> None:
 
 def test_what_keeps_no_head_says_which_do(tmp_path: Path) -> None:
     rows, _, labels = blobs(size=10)
-    with pytest.raises(InputError, match="godin, logitnorm and mos do"):
+    with pytest.raises(InputError, match="csi, godin, logitnorm and mos do"):
         _ = learn(rows, labels, 6, objective="ce", epochs=1).known_network
     with pytest.raises(StoreError, match="not possible"):
         build_known_head({"kind": "deconf", "width": -1, "n_classes": 2})

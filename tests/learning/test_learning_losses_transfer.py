@@ -35,6 +35,41 @@ def test_dtcs_assignments_by_plain_loops() -> None:
     assert losses.sharpen_assignments(torch.from_numpy(q)).numpy() == pytest.approx(p, abs=1e-6)
 
 
+def test_words_of_parts_by_plain_loops() -> None:
+    parts, words = draw(3, 5, 4), draw(7, 4, seed=1)
+    squares = np.array([[[float((part - w).square().sum()) for w in words] for part in row] for row in parts])
+    soft = np.exp(-2 * squares / squares.min(axis=2).mean())
+    expected = (soft / soft.sum(axis=2, keepdims=True)).mean(axis=0)
+    assert losses.word_shares(parts, words, 2.0).numpy() == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(InputError, match="above 0"):
+        losses.word_shares(parts, words, 0.0)
+
+
+def test_agreement_of_branches_by_plain_loops() -> None:
+    rows = [draw(6, 3, seed=seed) for seed in range(4)]
+    scaled = [(row / row.norm(dim=1, keepdim=True)).numpy().astype(np.float64) for row in rows]
+    p, q = (np.exp(a @ b.T / 0.5) for a, b in (scaled[:2], scaled[2:]))
+    p, q = (part / part.sum(axis=1, keepdims=True) for part in (p, q))
+    expected = ((p - q) * (np.log(p) - np.log(q))).sum(axis=1).mean()
+    found = losses.mutual_divergence((rows[0], rows[1]), (rows[2], rows[3]), 0.5)
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+
+
+def test_parts_are_quarters_and_words_are_the_latest_parts() -> None:
+    kind = objective("dualrank")
+    picture = torch.zeros(1, 1, 4, 4)
+    picture[..., :2, 2:] = 7
+    assert kind.copy_inputs(picture, 0) is picture
+    assert [float(kind.copy_inputs(picture, number).mean()) for number in range(1, 5)] == [0, 7, 0, 0]
+    made = kind(Task(3, 4, 2, (0.5, 0.5), 0.5), {**kind.settings, "words": 6})
+    features = draw(5 * 4, 3)
+    for _ in range(2):
+        made.after_step(features, features, torch.tensor([0, 1, -1, -1]))
+    assert int(made.filled) == 8
+    near = (made.words @ (features / features.norm(dim=1, keepdim=True)).T).amax(dim=1)
+    assert near.numpy() == pytest.approx(np.ones(6), abs=1e-5)
+
+
 def test_kcl_by_plain_loops() -> None:
     p, q = (torch.softmax(2 * draw(5, 3, seed=seed), dim=1) for seed in (0, 1))
     same = torch.rand(5, 5, generator=torch.Generator().manual_seed(2)) > 0.5

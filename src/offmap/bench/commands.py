@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from offmap.bench.suites import list_built_in, load_suite
+from offmap.data.images import ENVIRONMENT
 
 Told = Callable[[str], None]
 
@@ -112,21 +114,21 @@ def describe_downloads() -> tuple[dict[str, Any], str]:
     for name, entry in SETS.items():
         lines.append(f"{name}  ({entry.licence})")
         lines += [f"  {f.url}\n    {f.algorithm} {f.checksum}" for f in entry.files]
-    lines.append("offmap bench --downloads --get NAME --data DIR fetches and checks them; --mirror for another address")
+    lines.append("offmap bench --get NAME --data DIR fetches and checks them; --mirror for another address")
     return {"downloads": rows}, "\n".join(lines)
 
 
 def get_downloads(
-    names: Sequence[str], data: Path | None, mirror: str | None, on_step: Told
+    named: str | None, data: Path | None, mirror: str | None, on_step: Told
 ) -> tuple[dict[str, Any], str]:
-    """Download sets into the data folder, each file checked.
+    """Download what a suite needs, or sets by name, into the data folder, each file checked.
 
     Parameters
     ----------
-    names : sequence of str
-        The sets.
+    named : str or None
+        A suite, or sets separated by commas.
     data : Path or None
-        The data folder.
+        The data folder; the environment's ``OFFMAP_DATA``, or else ``data``, by default.
     mirror : str or None
         An address to download from instead.
     on_step : callable
@@ -137,8 +139,19 @@ def get_downloads(
     tuple of dict, str
         The files as plain values and as text.
     """
-    from offmap.bench.downloads import fetch_set
+    from offmap.bench.downloads import SETS, fetch_set
+    from offmap.bench.suite_downloads import get_suite
+    from offmap.detection.spec import split
+    from offmap.errors import InputError
 
-    folder = Path("data") if data is None else data
-    files = [str(file) for name in names for file in fetch_set(name, folder, mirror=mirror, on_step=on_step)]
-    return {"files": files}, "\n".join(files)
+    if named is None:
+        raise InputError(f"--get: name a suite, or sets separated by commas; there are {', '.join(SETS)}")
+    folder = data or Path(os.environ.get(ENVIRONMENT, "data"))
+    suites = list_built_in()
+    if named not in suites and not named.endswith(".toml"):
+        files = [str(file) for name in split(named) for file in fetch_set(name, folder, mirror=mirror, on_step=on_step)]
+        return {"files": files}, "\n".join(files)
+    found, accuracy = get_suite(load_suite(named), folder, mirror=mirror, on_step=on_step)
+    files = [str(file) for file in found]
+    lines = [*files, *([] if accuracy is None else [f"{accuracy:.2f} % of the test inputs right, as published"])]
+    return {"files": files, "accuracy": accuracy}, "\n".join(lines)

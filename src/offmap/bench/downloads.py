@@ -23,7 +23,7 @@ SCHEMES = ("http://", "https://")
 
 @dataclass(frozen=True)
 class Remote:
-    """One file: its address and the checksum that the usual loader (torchvision 0.29) holds it against."""
+    """One file: its address and the checksum that loaders of others (torchvision's first) hold it against."""
 
     url: str
     checksum: str
@@ -119,6 +119,45 @@ SETS: dict[str, Download] = {
         ),
         "places365",
         "CC BY",
+        unpacked=True,
+    ),
+    # made small by the authors of ODIN, the thesis' LSUN-Crop, LSUN-Resize and iSUN
+    **{
+        name: Download(
+            (Remote(f"https://www.dropbox.com/s/{place}/{file}.tar.gz?dl=1", checksum),),
+            name,
+            "no licence stated",
+            unpacked=True,
+        )
+        for name, place, file, checksum in (
+            ("lsun-crop", "fhtsw1m3qxlwj6h", "LSUN", "458a0a0ab8e5f1cb4516d7400568e460"),
+            ("lsun-resize", "moqh2wh8696c3yl", "LSUN_resize", "278b7b31c8cb7e804a1465a8ce03a2dc"),
+            ("isun", "ssz7qxfqae0cca5", "iSUN", "be77b0f2c26fda898afac5f99645ee70"),
+        )
+    },
+    # 10,000 pictures each of concepts that ImageNet does not have, picked by the authors of MOS
+    **{
+        name: Download(
+            (Remote(f"http://pages.cs.wisc.edu/~huangrui/imagenet_ood_dataset/{file}.tar.gz", checksum),),
+            name,
+            "for research, as the sets they are taken from",
+            unpacked=True,
+        )
+        for name, file, checksum in (
+            ("inaturalist", "iNaturalist", "5be6ea8aa027d7b631916427b32cb335"),
+            ("sun", "SUN", "8469c3ada62211477954ec1be53b12d0"),
+            ("places", "Places", "b5cb5eba2754ae2a28beea8718db699a"),
+        )
+    },
+    "imagenet-r": Download(
+        (
+            Remote(
+                "https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar",
+                "a61312130a589d0ca1a8fca1f2bd3337",
+            ),
+        ),
+        "imagenet-r",
+        "MIT",
         unpacked=True,
     ),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 from collections.abc import Callable
@@ -15,13 +14,13 @@ import numpy as np
 from offmap.bench.suites import SetSpec
 from offmap.data import Samples, digits, image_folder, read, tiles
 from offmap.data.archives import Part, read_cifar
+from offmap.data.idx import read_idx_set
+from offmap.data.picture_archives import is_archive, read_picture_archive
 from offmap.errors import InputError
 from offmap.registry import Registry
 from offmap.typing import Array
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's dataset-fashion-mnist puts it
-IDX = {0x08: np.dtype(np.uint8)}
-SIDE = 28
 READERS: Registry[Callable[..., Samples]] = Registry("kind of set", package="offmap.bench.kinds", group="offmap.sets")
 
 
@@ -177,7 +176,7 @@ def load_set(spec: SetSpec, data: Path | None) -> LoadedSet:
     Parameters
     ----------
     spec : SetSpec
-        Its declaration; ``at_most`` draws a part.
+        Its declaration; ``at_most`` draws a part, ``otherwise`` is another declaration for where this one is not here.
     data : Path or None
         The folder that relative paths start from.
 
@@ -191,6 +190,15 @@ def load_set(spec: SetSpec, data: Path | None) -> LoadedSet:
     True
     """
     options = dict(spec.source)
+    otherwise = options.pop("otherwise", None)
+    if otherwise is not None:
+        try:
+            return load_set(SetSpec(spec.name, options), data)
+        except InputError as error:
+            try:
+                return load_set(SetSpec(spec.name, otherwise), data)
+            except InputError as other:
+                raise InputError(f"{error}; nor is there what it may be made from: {other}") from None
     kinds = [word for word in READERS if word in options]
     if len(kinds) != 1:
         raise InputError(f"set {spec.name}: one of {', '.join(READERS)} must say where it is, not {sorted(options)}")
@@ -275,21 +283,30 @@ def _cifar(name: str, data: Path | None, part: Part = "train") -> Samples:
     try:
         file = locate(f"{name}/{files[name]}", data)
     except InputError as error:
-        raise InputError(f"{error}; get it with: offmap bench --downloads --get {name}") from None
+        raise InputError(f"{error}; get it with: offmap bench --get {name}") from None
     return read_cifar(file, part)
 
 
 @READERS.register("path")
-def _path(path: str, data: Path | None, side: int | None = None, split: str = "", labelled: bool = False) -> Samples:
+def _path(
+    path: str,
+    data: Path | None,
+    side: int | None = None,
+    split: str = "",
+    labelled: bool = False,
+    first: int | None = None,
+) -> Samples:
     """Any file or folder that offmap reads; `split` picks arrays named ``<split>_…`` of one archive.
 
-    With `labelled`, samples without a class (−1) are left out.
+    With `labelled`, samples without a class (−1) are left out; with `first`, so many of each class are kept, the first.
     """
     found = locate(path, data)
     if found.is_dir():
-        return image_folder(found, size=side).read()
+        return _first_of_each(image_folder(found, size=side).read(), first)
+    if is_archive(found) and side is not None:
+        return _first_of_each(read_picture_archive(found, side), first)
     if not split:
-        return read(found)
+        return _first_of_each(read(found), first)
     with np.load(found, allow_pickle=False) as arrays:
         chosen = {name.removeprefix(f"{split}_"): arrays[name] for name in arrays.files if name.startswith(f"{split}_")}
         classes = tuple(map(str, arrays["classes"])) if "classes" in arrays.files else ()
@@ -305,6 +322,16 @@ def _path(path: str, data: Path | None, side: int | None = None, split: str = ""
     return Samples(kept, classes)
 
 
+def _first_of_each(samples: Samples, first: int | None) -> Samples:
+    if first is None:
+        return samples
+    if samples.labels is None:
+        raise InputError(f"first = {first}: these samples have no classes to take so many of each from")
+    labels = np.asarray(samples.labels)
+    kept = [np.flatnonzero(labels == label)[:first] for label in np.unique(labels)]
+    return samples[np.sort(np.concatenate(kept))]
+
+
 @READERS.register("idx")
 def _idx(prefix: str, data: Path | None, fashion: bool = False) -> Samples:
     """Pictures and labels in the IDX format of MNIST, with or without ``.gz``; `prefix` is ``train`` or ``t10k``."""
@@ -312,54 +339,9 @@ def _idx(prefix: str, data: Path | None, fashion: bool = False) -> Samples:
     for name in ("fashion-mnist",) if fashion else ("mnist",):
         folder = data / name if data is not None and (data / name).is_dir() else folder
     if folder is None:
-        way = "apt-get install dataset-fashion-mnist" if fashion else "offmap bench --downloads"
+        way = "apt-get install dataset-fashion-mnist" if fashion else "offmap bench --get mnist"
         raise InputError(f"{'Fashion-' if fashion else ''}MNIST is not here; get it with: {way}")
-    images = read_idx(_either(folder / f"{prefix}-images-idx3-ubyte"))
-    labels = read_idx(_either(folder / f"{prefix}-labels-idx1-ubyte"))
-    return Samples({"inputs": images[..., None], "labels": labels.astype(np.int64)})
-
-
-def _either(file: Path) -> Path:
-    packed = file.with_name(file.name + ".gz")
-    return packed if packed.is_file() else file
-
-
-def read_idx(file: Path) -> Array:
-    """Read an array in the IDX format (LeCun), unpacked when its name ends in ``.gz``.
-
-    Parameters
-    ----------
-    file : Path
-        The file.
-
-    Returns
-    -------
-    ndarray
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is not in that format.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "three"
-    >>> _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
-    >>> read_idx(file)
-    array([7, 8, 9], dtype=uint8)
-    """
-    try:
-        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (OSError, EOFError) as error:
-        raise InputError(f"{file}: cannot be read ({error})") from error
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in IDX or len(raw) < 4 + 4 * raw[3]:
-        raise InputError(f"{file}: not in the IDX format of unsigned bytes")
-    shape = np.frombuffer(raw, ">u4", count=raw[3], offset=4).astype(int)
-    body = np.frombuffer(raw, IDX[raw[2]], offset=4 + 4 * raw[3])
-    if body.size != shape.prod():
-        raise InputError(f"{file}: {body.size} values for a shape of {tuple(shape.tolist())}; it may be truncated")
-    return body.reshape(shape)
+    return read_idx_set(folder / f"{prefix}-images-idx3-ubyte")
 
 
 @READERS.register("noise")

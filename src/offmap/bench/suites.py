@@ -33,6 +33,26 @@ class NetworkSpec:
 
 
 @dataclass(frozen=True)
+class Published:
+    """What ``offmap bench SUITE --get`` fetches.
+
+    Parameters
+    ----------
+    sets : tuple of str, default=()
+        Names of `offmap.bench.downloads.SETS`.
+    weights, sha256 : str, default=""
+        The address of a network's published weights, and their checksum; none by default.
+    accuracy : float, optional
+        The share of the suite's test inputs that the network is to get right, in per cent.
+    """
+
+    sets: tuple[str, ...] = ()
+    weights: str = ""
+    sha256: str = ""
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True)
 class Protocol:
     """The settings of a measurement.
 
@@ -94,6 +114,8 @@ class Suite:
         Inputs that networks trained here learn from.
     outliers : SetSpec or None
         Unknown inputs to choose parameters on, in place of noise; never those that are tested on.
+    published : Published
+        Where its sets and weights can be fetched.
     """
 
     name: str
@@ -109,6 +131,7 @@ class Suite:
     shifted: tuple[SetSpec, ...] = ()
     protocol: Protocol = field(default_factory=Protocol)
     thesis: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+    published: Published = field(default_factory=Published)
 
 
 def list_built_in() -> dict[str, Path]:
@@ -177,6 +200,7 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
         "shifted",
         "methods",
         "protocol",
+        "published",
         "thesis",
     }
     _only(declared, words, f"suite {name}")
@@ -185,6 +209,8 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
             raise InputError(f"suite {name}: [{word}] is missing; a suite has networks, known, test, ood and methods")
     protocol = declared.get("protocol", {})
     _only(protocol, {made.name for made in fields(Protocol)}, f"suite {name}, [protocol]")
+    published = dict(declared.get("published", {}))
+    _only(published, {made.name for made in fields(Published)}, f"suite {name}, [published]")
     unknown = tuple(_set(f"ood.{key}", key, source, name) for key, source in declared["ood"].items())
     shifted = tuple(_set(f"shifted.{key}", key, source, name) for key, source in declared.get("shifted", {}).items())
     if twice := {part.name for part in shifted} & {part.name for part in unknown}:
@@ -207,6 +233,7 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
         methods=tuple(map(str, declared["methods"])),
         protocol=Protocol(**protocol),
         thesis=thesis,
+        published=Published(**{**published, "sets": tuple(published.get("sets", ()))}),
     )
 
 

@@ -12,7 +12,10 @@ from offmap.cli.options import Json, say, show
 
 
 def bench(
-    suite: Annotated[str | None, typer.Argument(help="A suite that --list names, or a .toml file of your own.")] = None,
+    suite: Annotated[
+        str | None,
+        typer.Argument(help="A suite that --list names, or a .toml file of your own; with --get also names of sets."),
+    ] = None,
     own_suite: Annotated[
         Path | None, typer.Option("--suite", help="The same by name: a .toml file of your own.")
     ] = None,
@@ -39,9 +42,12 @@ def bench(
     first_seed: Annotated[int | None, typer.Option(min=0, help="Open-world suites: the first of the seeds.")] = None,
     list_suites: Annotated[bool, typer.Option("--list", help="List the suites and stop.")] = False,
     downloads: Annotated[
-        bool, typer.Option("--downloads", help="Say where the standard sets come from; with --get, fetch some.")
+        bool, typer.Option("--downloads", help="Say where the standard sets come from and stop.")
     ] = False,
-    get: Annotated[str | None, typer.Option(help="With --downloads: fetch these sets, separated by commas.")] = None,
+    get: Annotated[
+        bool,
+        typer.Option("--get", help="Fetch and check what the suite needs, or sets by name, separated by commas."),
+    ] = False,
     mirror: Annotated[str | None, typer.Option(help="With --get: fetch from this address instead.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -58,10 +64,10 @@ def bench(
     suite = suite if own_suite is None else str(own_suite)
     if list_suites:
         answer = commands.describe_suites()
-    elif downloads and get is None:
+    elif get:
+        answer = commands.get_downloads(suite, data, mirror, say)
+    elif downloads:
         answer = commands.describe_downloads()
-    elif downloads and get is not None:
-        answer = commands.get_downloads(split(get), data, mirror, say)
     elif suite is None:
         raise InputError("no suite: name one, or see offmap bench --list")
     elif is_open_world(suite):

@@ -1,4 +1,4 @@
-"""Data sets as their sites publish them: CIFAR's pickles in a tar archive, SVHN's MATLAB files.
+"""Data sets as their sites publish them: CIFAR's pickles in a tar archive, SVHN's MATLAB files, packed pictures.
 
 CIFAR's archives hold pickles of Python 2. They are read by an unpickler that knows a handful of names and calls none of
 them: what a pickle says of an array is written down as plain values, and the array is built from its bytes.
@@ -16,6 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from offmap.data.idx import read_idx_set
+from offmap.data.images import SUFFIXES
+from offmap.data.picture_archives import is_archive, read_picture_archive
 from offmap.data.readers import READERS
 from offmap.data.samples import Samples
 from offmap.errors import InputError
@@ -160,9 +163,27 @@ def _unpack(raw: bytes) -> tuple[Array, Array]:
 
 
 @READERS.register("gz")
-def _gz(path: Path, max_bytes: int) -> Samples:
-    """Both parts of CIFAR from its archive."""
-    return read_cifar(path)
+@READERS.register("tar")
+@READERS.register("tgz")
+def _packed(path: Path, max_bytes: int) -> Samples:
+    """Both parts of CIFAR, the pictures of an archive, or MNIST's pictures with the classes beside them."""
+    if not is_archive(path):
+        return read_idx_set(path)
+    return read_cifar(path) if _holds_cifar(path) else read_picture_archive(path, max_bytes=max_bytes)
+
+
+def _holds_cifar(path: Path) -> bool:
+    """Tell by the first file of interest: a batch, or a picture."""
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if MEMBER.fullmatch(member.name):
+                    return True
+                if Path(member.name).suffix.lower() in SUFFIXES:
+                    return False
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise InputError(f"{path}: not a readable tar archive ({error})") from error
+    return False
 
 
 @READERS.register("mat")

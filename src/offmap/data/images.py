@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ class ImageFolder:
 
     def __getitem__(self, index: int) -> Array:
         """One picture: ``uint8``, height × width × channels."""
-        return _decode(self.files[index], self.size, self.mode)
+        return decode_picture(self.files[index], self.size, self.mode)
 
     def batches(self, size: int = 256) -> Iterator[Array]:
         """Yield the pictures in order, `size` at a time, so that memory stays bounded."""
@@ -212,7 +212,7 @@ def tiles(name: str, folder: str | os.PathLike[str] | None = None, *, side: int 
         there = sorted(found.stem for found in images.glob("*.webp"))
         raise InputError(f"{file}: there is no such set; there are {', '.join(there) or 'none'}")
     labels = np.load(images / f"{name}_labels.npy", allow_pickle=False).astype(np.int64)
-    sheet = _decode(file, None, "RGB")
+    sheet = decode_picture(file)
     rows, columns = sheet.shape[0] // side, sheet.shape[1] // side
     if columns != per_row or rows * columns < len(labels):
         raise InputError(f"{file}: {rows} rows of {columns} tiles for {len(labels)} labels and {per_row} per row")
@@ -253,7 +253,33 @@ def scale_images(images: Array, mean: Any = 0.0, std: Any = 1.0) -> npt.NDArray[
     return np.ascontiguousarray(out.transpose(0, 3, 1, 2))
 
 
-def _decode(file: Path, size: int | None, mode: str) -> Array:
+def decode_picture(
+    file: Path | IO[bytes], size: int | None = None, mode: Literal["RGB", "L"] = "RGB", name: str | None = None
+) -> Array:
+    """Decode one picture.
+
+    Parameters
+    ----------
+    file : Path or binary file
+        The picture.
+    size : int, optional
+        Bring it to `size` × `size`: the shorter side is scaled, the middle cut out.
+    mode : {"RGB", "L"}, default="RGB"
+        Three channels, or one.
+    name : str, optional
+        What errors call it; the path by default.
+
+    Returns
+    -------
+    ndarray of uint8 of shape (height, width, channels)
+        The picture.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or larger than `MAX_PIXELS`.
+    """
+    called = name or file
     try:
         from PIL import Image, ImageOps
     except ImportError as error:
@@ -263,7 +289,7 @@ def _decode(file: Path, size: int | None, mode: str) -> Array:
     try:
         with Image.open(file) as opened:
             if opened.width * opened.height > MAX_PIXELS:
-                raise InputError(f"{file}: {opened.width}×{opened.height} pixels, the limit is {MAX_PIXELS:,}")
+                raise InputError(f"{called}: {opened.width}×{opened.height} pixels, the limit is {MAX_PIXELS:,}")
             upright = ImageOps.exif_transpose(opened).convert(mode)
             if size is not None:
                 upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)
@@ -276,15 +302,15 @@ def _decode(file: Path, size: int | None, mode: str) -> Array:
     ) as error:  # what pillow's decoders raise
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{file}: not a readable picture ({error}); mend it, or skip such files") from error
+        raise InputError(f"{called}: not a readable picture ({error}); mend it, or skip such files") from error
     return array[..., None] if array.ndim == 2 else array
 
 
-def _readable(files: list[Path], size: int | None, mode: str) -> tuple[list[Path], list[str]]:
+def _readable(files: list[Path], size: int | None, mode: Literal["RGB", "L"]) -> tuple[list[Path], list[str]]:
     good, bad = [], []
     for file in files:
         try:
-            _decode(file, size, mode)
+            decode_picture(file, size, mode)
         except InputError:
             bad.append(str(file))
         else:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offmap.activations import as_array
 from offmap.errors import InputError
-from offmap.learning.settings import Kind
+from offmap.learning.objectives.base import Kind
 from offmap.models.tokenizer import Tokenizer
 
 CHANNELS = (1, 3)

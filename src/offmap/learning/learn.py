@@ -20,10 +20,11 @@ from offmap.learning.inputs import as_inputs, as_tokens
 from offmap.learning.loggers import MetricLogger, logging_to
 from offmap.learning.model import OpenWorldModel
 from offmap.learning.objectives import objective as get_objective
+from offmap.learning.objectives.base import Kind
 from offmap.learning.reporting import Output, format_csv
 from offmap.learning.run import TrainingRun
 from offmap.learning.self_training import fit_rounds
-from offmap.learning.settings import Kind, Preset, published_encoder, resolve
+from offmap.learning.settings import Preset, published_encoder, resolve
 from offmap.models.bert import BertEncoder
 
 P = ParamSpec("P")
@@ -132,6 +133,8 @@ def learn(
         kind = get_objective(name)
         if kind.needs_labels and not len(known):
             raise InputError(f"{name}: it learns from labels, and no input has one; try simclr or scl")
+        if data.kind not in kind.kinds:
+            raise InputError(f"{name}: it learns from {' or '.join(kind.kinds)}, and these inputs are {data.kind}")
         chosen, training = resolve(kind, data.kind, preset, settings)
         encoder = published_encoder(preset) if encoder == "auto" else encoder
         ranks = join_processes(training.device)

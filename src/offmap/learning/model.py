@@ -19,7 +19,7 @@ from offmap.errors import InputError, StoreError
 from offmap.learning.encoders import Encoder, build_encoder
 from offmap.learning.inputs import as_inputs, as_tokens
 from offmap.learning.objectives.base import Objective
-from offmap.models.known_heads import build_known_head
+from offmap.models.known_heads import RotatedLinear, build_known_head, turn_pictures
 from offmap.neighbors.vectors import unit
 from offmap.network import Network
 from offmap.typing import Float32Array
@@ -77,10 +77,20 @@ class KnownNet(nn.Module):
         self.encoder, self.projection, self.known_head = net.encoder, net.projection, net.known_head
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute logits over known classes."""
+        """Compute logits over known classes; of CSI's head their mean over the four quarter turns."""
         assert self.known_head is not None
-        logits: Tensor = self.known_head(self.projection(self.encoder(inputs).float()))
+        if isinstance(
+            self.known_head, RotatedLinear
+        ):  # the picture as it is comes last: its features are the ones kept
+            turns = reversed(range(self.known_head.turns))
+            each = [self.known_head(self._features(turn_pictures(inputs, turn)), turn) for turn in turns]
+            return torch.stack(each).mean(dim=0)
+        logits: Tensor = self.known_head(self._features(inputs))
         return logits
+
+    def _features(self, inputs: Tensor) -> Tensor:
+        features: Tensor = self.projection(self.encoder(inputs).float())
+        return features
 
 
 @dataclass(frozen=True)
@@ -128,11 +138,12 @@ class OpenWorldModel:
     def known_network(self) -> Network:
         """The head over known classes that the objective trained, as a `Network` for detectors.
 
-        ``godin`` keeps one for ``godin_h`` and ``godin_g``, ``mos`` for ``mos``, ``logitnorm`` for scores of logits.
+        ``godin`` keeps one for ``godin_h`` and ``godin_g``, ``mos`` for ``mos``, ``logitnorm`` and ``csi`` for scores
+        of logits. That of ``csi`` sends every picture through the encoder in four turns; ``msp`` is its paper's score.
         """
         if self.net.known_head is None:
             raise InputError(
-                f"{self!r}: this objective keeps no head over known classes (godin, logitnorm and mos do); "
+                f"{self!r}: this objective keeps no head over known classes (csi, godin, logitnorm and mos do); "
                 "use model.network"
             )
         linear = isinstance(self.net.known_head, nn.Linear)

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from offmap.errors import InputError
-from offmap.learning.objectives.base import Objective
+from offmap.learning.objectives.base import Kind, Objective
 
-Kind = Literal["embeddings", "images", "texts"]
 Preset = Literal["auto", "thesis", "authors", "embeddings", "cifar10", "cifar100", "imagenet100"]
 ENCODERS = {"cifar10": "resnet18", "cifar100": "resnet18", "imagenet100": "resnet50"}  # thesis, section 8.4
 PRESETS = ("auto", "thesis", "authors", "embeddings", *ENCODERS)

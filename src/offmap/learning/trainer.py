@@ -151,9 +151,10 @@ class Trainer:
         device = torch.device(self.training.device).type
         half = torch.autocast(device, dtype=getattr(torch, kind)) if kind else nullcontext()
         with half:
-            both = self._run_network(torch.cat(pair)).float()
-        one, two = (self.ranks.gather(view, len(rows)) for view in (both[: len(index)], both[len(index) :]))
-        return one, two
+            copies = [self.objective.copy_inputs(v, copy) for copy in range(self.objective.copies) for v in pair]
+            parts = self._run_network(torch.cat(copies)).float().split(len(index))
+        gathered = [self.ranks.gather(part, len(rows)) for part in parts]
+        return torch.cat(gathered[::2]), torch.cat(gathered[1::2])
 
     def _save(self, checkpoint: Checkpoint) -> None:
         assert self.optimizer is not None

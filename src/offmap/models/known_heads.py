@@ -1,4 +1,4 @@
-"""Heads over known classes that a detector reads after training: GODIN's, LogitNorm's and the group softmax of MOS."""
+"""Heads over known classes that a detector reads after training: GODIN's, LogitNorm's, CSI's, the groups of MOS."""
 
 from __future__ import annotations
 
@@ -98,6 +98,61 @@ class Linear(nn.Linear):
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
         self.config = {"kind": "linear", "width": width, "n_classes": n_classes}
+
+
+class RotatedLinear(nn.Module):
+    """CSI's head (Tack et al. 2020): a linear layer over pairs of a known class and a quarter turn of the picture.
+
+    Parameters
+    ----------
+    width, n_classes : int
+        Columns of the features; known classes.
+
+    Examples
+    --------
+    >>> RotatedLinear(4, 3).joint(torch.ones(2, 4)).shape, RotatedLinear(4, 3)(torch.ones(2, 4), turn=1).shape
+    (torch.Size([2, 12]), torch.Size([2, 3]))
+    """
+
+    turns = 4
+
+    def __init__(self, width: int, n_classes: int) -> None:
+        super().__init__()
+        self.config = {"kind": "rotated", "width": width, "n_classes": n_classes}
+        self.n_classes = n_classes
+        self.joint = Linear(width, self.turns * n_classes)
+
+    def forward(self, features: Tensor, turn: int = 0) -> Tensor:
+        """Compute logits of pictures turned so often, rows × known classes."""
+        start = turn * self.n_classes
+        logits: Tensor = self.joint(features)[:, start : start + self.n_classes]
+        return logits
+
+
+def turn_pictures(pictures: Tensor, quarters: int) -> Tensor:
+    """Turn pictures by quarters of a circle.
+
+    Parameters
+    ----------
+    pictures : Tensor of shape (n, channels, side, side)
+        The pictures.
+    quarters : int
+        How often.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
+
+    Examples
+    --------
+    >>> turn_pictures(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 1)
+    tensor([[[[2., 4.],
+              [1., 3.]]]])
+    """
+    if pictures.ndim != 4 or pictures.shape[2] != pictures.shape[3]:
+        raise InputError(f"pictures of shape {tuple(pictures.shape)}: turned by quarters they must be square")
+    return torch.rot90(pictures, quarters, (2, 3))
 
 
 class Others(nn.Module):
@@ -202,6 +257,8 @@ def build_known_head(config: Mapping[str, Any]) -> nn.Module:
         return DeConf(width, n_classes)
     if kind == "linear":
         return Linear(width, n_classes)
+    if kind == "rotated":
+        return RotatedLinear(width, n_classes)
     n_groups = config.get("n_groups")
     if kind == "groups" and isinstance(n_groups, int) and 0 < n_groups <= n_classes:
         return GroupSoftmax(width, [*range(n_groups), *([0] * (n_classes - n_groups))])

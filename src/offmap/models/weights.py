@@ -131,6 +131,30 @@ def read_weights(file: str | os.PathLike[str]) -> dict[str, Any]:
     return state
 
 
+def read_tensors(file: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Read the tensors of a file of weights by name, out of whatever dictionary they are kept in.
+
+    Parameters
+    ----------
+    file : str or path
+        As for `load_weights`.
+
+    Returns
+    -------
+    dict of str to Tensor
+        Without step counts, optimizers and the like.
+
+    Examples
+    --------
+    >>> import tempfile, torch
+    >>> file = tempfile.mkdtemp() + "/checkpoint.pth.tar"
+    >>> torch.save({"epoch": 3, "state_dict": {"weight": torch.ones(2)}}, file)
+    >>> read_tensors(file)
+    {'weight': tensor([1., 1.])}
+    """
+    return _tensors(read_weights(file))
+
+
 def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
     import torch
 

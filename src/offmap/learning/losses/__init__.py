@@ -17,6 +17,7 @@ from offmap.learning.losses.heads import (
 )
 from offmap.learning.losses.numbers import nothing
 from offmap.learning.losses.opencon import OpenConParts, opencon, prior_divergence, prototype_probabilities
+from offmap.learning.losses.parts import mutual_divergence, word_shares
 from offmap.learning.losses.spectral import SpectralTerms, clip_norm, nscl, scl, sorl, spectral_terms
 from offmap.learning.losses.transfer import (
     comex,
@@ -43,6 +44,7 @@ __all__ = [
     "kcl_pairs",
     "logitnorm",
     "mean_entropy",
+    "mutual_divergence",
     "nearest_partners",
     "neighbour_targets",
     "nothing",
@@ -63,4 +65,5 @@ __all__ = [
     "supcon",
     "uno",
     "winners_agree",
+    "word_shares",
 ]

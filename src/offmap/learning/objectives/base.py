@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from offmap.registry import Registry
 
 Parts = dict[str, Tensor]
+Kind = Literal["embeddings", "images", "texts"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Objective(nn.Module):
     needs_labels: ClassVar[bool] = False
     in_rounds: ClassVar[bool] = False  # whether it learns groups that are found anew in rounds, see `self_training`
     reads_projection: ClassVar[bool] = False  # whether classes are told apart after the projection head
+    kinds: ClassVar[tuple[Kind, ...]] = ("embeddings", "images", "texts")  # the inputs that it can learn from
+    copies: ClassVar[int] = 1  # how many changed copies of each view it wants to see, the view itself being the first
 
     def __init__(self, task: Task, settings: Mapping[str, Any]) -> None:
         super().__init__()
@@ -98,6 +101,24 @@ class Objective(nn.Module):
 
         return MLP([width, width, columns], seed=seed) if columns else nn.Identity()
 
+    @staticmethod
+    def copy_inputs(views: Tensor, number: int) -> Tensor:
+        """Make one of the `copies` of a batch of views, such as a rotated one; number 0 is the batch itself.
+
+        Parameters
+        ----------
+        views : Tensor
+            A batch.
+        number : int
+            Which copy, from 0.
+
+        Returns
+        -------
+        Tensor
+            Of the same shape.
+        """
+        return views
+
     def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
         """Read the first features of all rows, before training.
 
@@ -116,8 +137,8 @@ class Objective(nn.Module):
 
         Parameters
         ----------
-        first, second : Tensor
-            Embeddings of two views.
+        first, second : Tensor of shape (n × copies, d)
+            Embeddings of two views; of several copies those of the second follow on those of the first.
         labels : Tensor of shape (n,)
             Known classes, -1 where unlabelled.
         moment : TrainingProgress

@@ -1,4 +1,4 @@
-"""Objectives whose head over known classes is kept, for detectors to read: GODIN, LogitNorm and MOS."""
+"""Objectives whose head over known classes is kept, for detectors to read: GODIN, LogitNorm, MOS and CSI."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from offmap.learning import losses
 from offmap.learning.grouping import group_rows
 from offmap.learning.objectives.base import Objective, Parts, Task, TrainingProgress, register
-from offmap.models.known_heads import DeConf, GroupSoftmax, Linear
+from offmap.models.heads import MLP
+from offmap.models.known_heads import DeConf, GroupSoftmax, Linear, RotatedLinear, turn_pictures
 from offmap.neighbors.vectors import unit
 
 
@@ -122,3 +123,46 @@ class MOS(_KeptHead):
         head = cast(GroupSoftmax, self.head)
         classes, others, norms = head.parts(features)
         return losses.group_softmax(classes, others, norms, head.groups, labels)
+
+
+@register
+class CSI(_KeptHead):
+    """Contrast with rotated copies as further classes (CSI with labels, Tack et al. 2020); square pictures only.
+
+    SupCon over pairs of a class and a quarter turn, on a projection of its own, and a linear head over the same pairs
+    that sends no gradient to the network; the paper trains the head afterwards. ``model.known_network`` averages the
+    head over the four turns of a picture, and ``msp`` of it is the paper's score. Labelled pictures only are used.
+    """
+
+    name = "csi"
+    settings = {"temperature": 0.07, "contrasted": 128}
+    grid = {"temperature": (0.07, 0.2, 0.5)}
+    kinds = ("images",)
+    copies = RotatedLinear.turns
+
+    def __init__(self, task: Task, settings: dict[str, object]) -> None:
+        super().__init__(task, settings)
+        self.contrasted = MLP([task.width, task.width, self.chosen["contrasted"]])
+
+    def _make_head(self, n_known: int) -> nn.Module:
+        return RotatedLinear(self.task.width, n_known)
+
+    @staticmethod
+    def copy_inputs(views: Tensor, number: int) -> Tensor:
+        """Turn the pictures by so many quarters."""
+        return turn_pictures(views, number)
+
+    def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
+        """Return the contrast and the loss of the head."""
+        turns = torch.arange(self.copies, device=labels.device).repeat_interleave(len(labels))
+        classes = labels.repeat(self.copies)
+        known = classes >= 0
+        if not bool(known.any()):
+            zero = losses.nothing(first, second, *self.parameters())
+            return {"contrast": zero, "head": zero}
+        head = cast(RotatedLinear, self.head)
+        pairs = (turns * head.n_classes + classes)[known]
+        one, two = first[known].float(), second[known].float()
+        contrast = losses.supcon(self.contrasted(one), self.contrasted(two), pairs, self.chosen["temperature"])
+        logits = head.joint(torch.cat([one, two]).detach())
+        return {"contrast": contrast, "head": losses.cross_entropy(logits, torch.cat([pairs, pairs]))}
