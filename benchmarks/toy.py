@@ -5,8 +5,8 @@ appendix B.1.4; appendix B.2.5).
 a ResNet-18, 150 pictures of each type instead of 2,500, 24 pixels, 15 epochs instead of 40.
 ``python benchmarks/toy.py --thesis-size --seeds 5`` is the thesis' size: a ResNet-18 with the stem of ImageNet's
 networks, 2,500 pictures of 32 pixels of each type (the thesis does not say how many pixels), 40 epochs at a constant
-rate of .005. It writes results/toy_thesis_size.json, after every run. A run that was stopped goes on at its last epoch:
-checkpoints are below ``--work``.
+rate of .005, SimSiam's views. It writes results/toy_thesis_size.json after every run, and a run that was stopped goes
+on at its last epoch: checkpoints are below ``--work``.
 
 NSCL: red and blue cubes and spheres without labels, to be told apart by colour; labelled are red cylinders (case 1) or
 grey ones (case 2). SORL: cubes known; spheres share their colours, cylinders are grey; with labels and without.
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--thesis-size", action="store_true")
     parser.add_argument("--per-type", type=int)
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--views", nargs="+", choices=list(VIEWS), default=list(VIEWS))
+    parser.add_argument("--views", nargs="+", choices=list(VIEWS), help="all; SimSiam's, as the thesis, at its size")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--work", type=Path, default=Path("out/toy"), help="folder of checkpoints")
     parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "toy.svg")
@@ -193,7 +193,8 @@ def main() -> None:
     changes = {name: value for name in ("per_type", "epochs") if (value := getattr(given, name)) is not None}
     size = replace(THESIS if given.thesis_size else Size(), **changes)
     file = given.out or HERE / "results" / ("toy_thesis_size.json" if given.thesis_size else "toy.json")
-    shown = run_all(size, given.seeds, given.views, file, given.work)
+    views = given.views or list(VIEWS)[: 1 if given.thesis_size else None]
+    shown = run_all(size, given.seeds, views, file, given.work)
     if len(shown) == len(RUNS) and not given.thesis_size:
         draw(given.picture, "What the toys' features look like, first two principal components", shown, INKS)
 

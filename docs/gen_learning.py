@@ -108,6 +108,38 @@ def ablations_table() -> str:
     return "\n".join(lines)
 
 
+def sensitivity_table() -> str:
+    """Every parameter that was changed, with All at each of its values; means over seeds."""
+    runs = read("learn_sensitivity")["runs"]
+    means = {key: float(np.mean([run[0] for run in by_seed.values()])) for key, by_seed in runs.items()}
+    head = ["objective", "parameter", "unchanged", "changed to: v2 All", "largest change"]
+    lines = [_line(head), _line(["---", "---", "--:", "---", "--:"])]
+    for name in dict.fromkeys(key.partition("|")[0] for key in runs):
+        whole = means[f"{name}|as it is"]
+        changed: dict[str, dict[float, float]] = {}
+        for key, mean in means.items():
+            kind, _, change = key.partition("|")
+            parameter, mark, value = change.partition("=")
+            if kind == name and mark:
+                changed.setdefault(parameter, {})[float(value)] = mean
+        for parameter, by_value in changed.items():
+            tried = ", ".join(f"{value:g}: {mean:.1f}" for value, mean in sorted(by_value.items()))
+            far = max((mean - whole for mean in by_value.values()), key=abs)
+            lines.append(_line([name, f"`{parameter}`", f"{whole:.1f}", tried, f"{far:+.1f}"]))
+    return "\n".join(lines)
+
+
+def gate_table() -> str:
+    """Detectors of novel rows among unlabelled ones, on OpenCon's features; means over seeds."""
+    seeds = list(read("learn_sensitivity")["gate"].values())
+    measures = list(next(iter(seeds[0]["detectors"].values())))
+    lines = [_line(["score", "seeds", *measures]), _line(["---", *["--:"] * (len(measures) + 1)])]
+    for name in seeds[0]["detectors"]:
+        values = [np.mean([seed["detectors"][name][measure] for seed in seeds]) for measure in measures]
+        lines.append(_line([name, str(len(seeds)), *(f"{value:.1f}" for value in values)]))
+    return "\n".join(lines)
+
+
 def speed_table() -> str:
     """Ratios of one run each."""
     step, views = read("learn_step"), read("views")
@@ -135,6 +167,8 @@ KINDS: dict[str, Callable[[], str]] = {
     "toy-sorl": lambda: toy_table("sorl"),
     "images": images_table,
     "ablations": ablations_table,
+    "sensitivity": sensitivity_table,
+    "gate": gate_table,
     "speed": speed_table,
 }
 

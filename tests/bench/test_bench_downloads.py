@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from offmap.bench import downloads
 from offmap.bench.downloads import Remote, checksum, fetch, fetch_set
 from offmap.bench.suite_downloads import convert_weights, get_suite
-from offmap.bench.suites import Published, SetSpec, list_built_in, load_suite
+from offmap.bench.suites import SetSpec, SuiteSources, list_built_in, load_suite
 from offmap.errors import InputError, StoreError
 
 BODY = bytes(range(256)) * 2000
@@ -171,7 +171,7 @@ def test_the_published_weights_are_fetched_converted_and_checked(server, data_fo
         rows = np.sort(np.random.default_rng(0).permutation(10_000)[:60])
         logits = kept["features"][rows].astype(np.float32) @ state["fc.weight"].numpy().T + state["fc.bias"].numpy()
         right = 100 * float((logits.argmax(axis=1) == kept["labels"][rows]).mean())
-    published = Published((), suite.published.weights, hashlib.sha256(server.body).hexdigest(), right)
+    published = SuiteSources((), suite.published.weights, hashlib.sha256(server.body).hexdigest(), right)
     small = replace(suite, test=few, published=published)
     (tmp_path / "images").symlink_to(data_folder / "images")
     mirror = f"http://127.0.0.1:{server.server_port}"

@@ -190,6 +190,22 @@ def test_small_pictures(gen):
     digits = {row["method"]: row["fpr95"] for row in gen.suite_rows("digits")}
     assert min(digits, key=lambda method: digits[method]) == "ssd(tied=True)"
     assert min(digits[m] for m in ("mahalanobis", "vim")) > 3 * digits["msp"] > 3 * digits["maxlogit"]
+    ranked = sorted(digits, key=lambda method: digits[method])
+    assert [m.partition("(")[0] for m in ranked[:3]] == ["ssd", "pnml", "rmds"]
+    assert ranked[-1] == "ocsvm"
+    plain = (
+        "maxlogit",
+        "temperature_scaling|energy",
+        "energy",
+        "odin",
+        "gen",
+        "entropy",
+        "msp",
+        "kl_matching",
+        "openmax",
+    )
+    inside = [m for m in plain if digits["maxlogit"] <= digits[m] <= digits["msp"]]
+    assert set(plain) - set(inside) <= {"kl_matching", "openmax", "temperature_scaling|energy"}
 
 
 def test_the_packaged_classifier_and_the_peers(gen):

@@ -1,0 +1,97 @@
+"""docs/thesis.md says of every row that it works, and how, or why it is not here; what it names is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import offmap
+from offmap.bench.open_world import list_open_world
+from offmap.bench.suites import list_built_in
+from offmap.cli.bench import bench
+from offmap.errors import OffmapError
+from offmap.learning import objective
+from offmap.learning.settings import PRESETS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "thesis.md").read_text()
+STATES = [
+    [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:3]]
+    for line in PAGE.partition("## Every table, figure and theorem")[2].splitlines()
+    if line.startswith("| ") and not line.startswith("| in the thesis")
+]
+CODE = re.findall(r"`([^`]+)`", PAGE)
+
+
+def test_every_row_works_or_says_why_not() -> None:
+    assert len(STATES) > 35
+    for name, state in STATES:
+        if state.startswith("works: "):
+            assert re.match(r"works: `(offmap|python|benchmarks|batchnorm_oracle)", state), name
+        else:
+            assert re.match(r"not here: \w+.{20}", state), name
+
+
+def test_no_method_of_a_chapter_is_left_out_without_a_reason() -> None:
+    chapters = PAGE.partition("## Every table, figure and theorem")[0]
+    for line in chapters.splitlines():
+        if line.startswith("| ") and "in offmap" not in line:
+            assert "`" in line, f"this row names nothing of offmap: {line}"
+
+
+@pytest.mark.parametrize("code", sorted({code for code in CODE if code.startswith("offmap bench")}))
+def test_every_suite_and_option_is_there(code: str) -> None:
+    words = code.split()[2:]
+    suites = list_built_in() | list_open_world()
+    known = Path(bench.__code__.co_filename).read_text() + " ".join(bench.__annotations__)
+    for word in words:
+        if word.startswith("--"):
+            assert word in known or word[2:].replace("-", "_") in bench.__annotations__, code
+    if words and not words[0].startswith("--"):
+        assert words[0] in suites, code
+
+
+@pytest.mark.parametrize("code", sorted({code for code in CODE if "benchmarks/" in code}))
+def test_every_script_and_option_is_there(code: str) -> None:
+    found = re.search(r"benchmarks/[\w/]+\.py", code)
+    assert found is not None
+    text = (ROOT / found[0]).read_text()
+    assert all(option in text for option in re.findall(r"--[\w-]+", code)), code
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r'objective="([\w-]+)"', PAGE))))
+def test_every_objective_is_there(name: str) -> None:
+    assert name == "sorl-spectral" or objective(name).name == name
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r'preset="(\w+)"', PAGE))))
+def test_every_preset_is_there(name: str) -> None:
+    assert name in PRESETS
+
+
+def is_detector(spec: str) -> bool:
+    try:
+        offmap.detector(spec)
+    except OffmapError:
+        return False
+    return True
+
+
+def test_methods_of_the_first_chapters_are_detectors() -> None:
+    """Chapters 3 to 5 are about detectors: every code that is no setting, function, script or suite is one."""
+    chapters = PAGE.partition("## Chapters 6 and 7")[0].partition("## Chapter 3")[2]
+    found = 0
+    for line in chapters.splitlines():
+        cells = re.split(r"(?<!\\)\|", line)
+        if len(cells) < 4:
+            continue
+        for code in re.findall(r"`([^`]+)`", cells[2]):
+            spec = code.replace("\\|", "|")
+            if re.match(r"offmap[ .]|python |learn\(|fit\(|any |nn\.", spec) or spec.startswith("net."):
+                continue
+            made = re.sub(r"\[…\]", "['block1']", spec)
+            assert is_detector(made) or is_detector(f"{made}|energy"), spec
+            found += 1
+    assert found >= 40
