@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import socketserver
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
-from service_kit import KNOWN, UNKNOWN, WIDTH, make_guard, wait_until
+from service_kit import KNOWN, UNKNOWN, WIDTH, wait_until
 
-from offmap.service import Deployment
+from offmap.errors import InputError
 from offmap.service.events import CONTENT_TYPE, EventPublisher
-from offmap.service.service import Service
-from offmap.service.settings import Settings
+from offmap.service.settings import load_settings
 from offmap.service.stores import open_unknown_store
 from offmap.service.unknown_inputs import UnknownInput
 
@@ -59,6 +60,11 @@ def test_inference_by_the_documented_schema(server) -> None:
         (features(KNOWN, shape=[10**6, WIDTH]), 413, "the limit is"),
         (features([[1.0] * WIDTH], shape=[1, 2, 3]), 422, "two dimensions"),
         ({"name": "texts", "shape": [1], "datatype": "BYTES", "data": ["hello"]}, 422, "no text encoder"),
+        ({"name": "texts", "shape": [1], "datatype": "BYTES", "data": ["\ud800"]}, 422, "half of a character"),
+        ({"name": [[]], "shape": [1], "datatype": "FP32", "data": [1]}, 422, "the tensor is named"),
+        (features(KNOWN, shape=[1] * 69 + [WIDTH]), 422, "1 to 8 whole numbers"),
+        (features(KNOWN, shape=[2] * 10_000), 422, "1 to 8 whole numbers"),
+        (features(KNOWN, data=[[]] * 500_000), 413, "lists in one request"),
     ],
 )
 def test_a_request_that_does_not_follow_the_protocol(server, tensor, status, said) -> None:
@@ -73,6 +79,38 @@ def test_another_model_output_or_body_is_refused(server) -> None:
     assert server.call("POST", "/v2/models/guard/infer", b"[1")[0] == 400
     headers = {"inference-header-content-length": "99"}
     assert server.call("POST", "/v2/models/guard/infer", b"{}", headers)[0] == 400
+
+
+@pytest.mark.parametrize("length", ["\xb2", "0" * 5000, "-1", "1e1", ""])
+def test_a_length_that_is_no_number_is_refused(server, length) -> None:
+    headers = {"inference-header-content-length": length}
+    status, _, answer = server.call("POST", "/v2/models/guard/infer", b"{}", headers)
+    assert status == 400
+    assert "inference-header-content-length" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"id": "\ud800"}, "id: a printable text"),
+        ({"id": "x" * 201}, "id: a printable text"),
+        ({"outputs": [{"name": []}]}, "there is no '[]'"),
+        ({"outputs": [{}]}, "there is no 'None'"),
+        ({"outputs": {}}, "outputs: a list"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_before_anything_is_stored(server, more, said) -> None:
+    before = server.unknown_ids()
+    status, _, answer = infer(server, features(UNKNOWN), **more)
+    assert status in (400, 422), answer
+    assert said in answer["error"]
+    assert server.unknown_ids() == before
+
+
+def test_an_output_that_is_asked_for_often_is_answered_once(server) -> None:
+    status, _, answer = infer(server, features(KNOWN), outputs=[{"name": "score"}] * 10_000)
+    assert status == 200
+    assert [one["name"] for one in answer["outputs"]] == ["score"]
 
 
 def test_a_client_of_triton(server) -> None:
@@ -172,13 +210,79 @@ def test_a_running_service_sends_events(launcher, sink, tmp_path) -> None:
     server.end()
 
 
-def test_a_sink_that_is_no_address_is_refused(tmp_path) -> None:
-    from offmap.errors import InputError
-    from offmap.service.events import start_publisher
+HOSTILE = {
+    "a redirect": (b"HTTP/1.1 302 Go\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n", "answers 302"),
+    "a lasting redirect": (b"HTTP/1.1 308 Go\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n", "answers 308"),
+    "no HTTP": (b"\x00\x01 hello\r\n\r\n", "no answer in HTTP"),
+    "nothing": (b"", "without response|reset"),
+}
 
-    settings = Settings(store=str(tmp_path), events_url="ftp://x")
-    with (
-        Service(Deployment(make_guard()), settings) as service,
-        pytest.raises(InputError, match="http://"),
-    ):
-        start_publisher(service)
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_event_that_was_not_confirmed_is_kept_and_its_token_goes_nowhere_else(sink, tmp_path, name) -> None:
+    said, reason = HOSTILE[name]
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(100_000)
+            self.request.sendall(said.replace(b"%s", sink.url.encode()))
+
+    store = open_unknown_store(tmp_path)
+    store.add([UnknownInput("id", time.time(), -3.0, 0.01)])
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as hostile:
+        threading.Thread(target=hostile.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{hostile.server_address[1]}/"
+        publisher = EventPublisher(store, url, tmp_path / "events.json", token="secret-token-secret", seconds=0.01)
+        with pytest.raises(OSError, match=reason):
+            publisher.publish()
+        hostile.shutdown()
+    assert publisher.read_position() == 0
+    assert not sink.headers
+    assert EventPublisher(store, sink.url, tmp_path / "events.json").publish() == 1
+    store.close()
+
+
+def test_sending_goes_on_after_any_failure_and_a_slow_sink_does_not_hold_up_the_end(tmp_path, monkeypatch) -> None:
+    store = open_unknown_store(tmp_path)
+    store.add([UnknownInput("id", time.time(), -3.0, 0.01)])
+    monkeypatch.setattr("offmap.service.events._LONGEST_WAIT", 0.01)
+    monkeypatch.setattr("offmap.service.events._STOP_SECONDS", 0.1)
+    tries, released = [], threading.Event()
+
+    def post(*_):
+        tries.append(1)
+        if len(tries) == 1:
+            raise RuntimeError("nobody thought of this one")
+        released.wait(30)
+        return 200, b""
+
+    monkeypatch.setattr("offmap.service.events.post", post)
+    publisher = EventPublisher(store, "http://sink", tmp_path / "events.json", seconds=0.01)
+    publisher.start()
+    wait_until(lambda: len(tries) == 2)
+    publisher.stop()
+    assert not released.is_set()
+    released.set()
+    publisher._thread.join()
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["events_url", "otel_url", "naming_url"])
+@pytest.mark.parametrize("url", ["", "ftp://x", "collector:4318", "http://me:password@host", "http://host:port"])
+def test_only_addresses_of_http_are_taken_and_no_password_is_shown(name, url) -> None:
+    with pytest.raises(InputError, match=f"{name}=") as error:
+        load_settings(**{name: url})
+    assert "password" not in str(error.value)
+    with pytest.raises(InputError, match="events_url="):
+        EventPublisher(None, url, Path("events.json"))
+
+
+def test_tokens_for_other_services_fit_into_a_header_and_are_not_shown() -> None:
+    found = load_settings(events_token="secret-token-secret\n", naming_token=" ")
+    assert found.events_token.get_secret_value() == "secret-token-secret"
+    assert found.naming_token is None
+    for token in ("secret\r\nx-other: 1", "geheimnisträger"):
+        with pytest.raises(InputError, match="events_token=") as error:
+            load_settings(events_token=token)
+        assert token not in str(error.value)
+        assert "secret" not in str(error.value)

@@ -13,11 +13,11 @@ from service_kit import CLASSES, KNOWN, UNKNOWN, WIDTH, guard_of, make_guard, ma
 
 import offmap
 from offmap.detection import Verdicts
+from offmap.detection.verdicts import limit_scores
 from offmap.errors import InputError, StoreError
 from offmap.service import Deployment, ScoringRequest, Service, Settings
 from offmap.service.images import decode_images
 from offmap.service.request_errors import RequestError
-from offmap.service.scoring import limit_scores
 
 
 @pytest.fixture

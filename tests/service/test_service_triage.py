@@ -21,7 +21,7 @@ from offmap.service.request_errors import RequestError, hide_folders
 from offmap.service.requests import NPY
 from offmap.service.triage.inputs import make_thumbnail, read_unknown_inputs
 from offmap.service.triage.journal import Journal
-from offmap.service.triage.process import _lacks_memory
+from offmap.service.triage.process import TriageProcess, _lacks_memory
 from offmap.service.triage.routes import create_triage_router
 from offmap.service.triage.triage import Triage
 from offmap.service.unknown_inputs import UnknownInput, new_ids
@@ -236,6 +236,17 @@ def test_closing_stops_learning(world):
     assert world.triage._process._process.poll() is not None
     world.open()
     assert world.triage.view()["versions"] == []
+
+
+def test_learning_ends_with_the_service_however_that_ends(world):
+    named_groups(world)
+    use_processes(world)
+    triage = world.triage
+    made = TriageProcess("learn", world.files, triage._workspace, triage._base.version, triage._options)
+    made._process.stdin.write(json.dumps(made._order) + "\n")
+    made._process.stdin.close()  # as the system does for a process that was killed
+    assert "folder" not in made._process.stdout.read()
+    assert made._process.wait(60) == 1
 
 
 def check_named(world, labels):

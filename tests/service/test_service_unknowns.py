@@ -350,6 +350,41 @@ def test_a_database_that_is_away_is_an_error_in_a_sentence():
         open_unknown_store("postgresql://127.0.0.1:1/none?connect_timeout=2")
 
 
+@pytest.mark.parametrize("url", ["postgresql://me:secret@[bad/db", "postgresql://me:secret%zz@host/db"])
+def test_an_address_that_cannot_be_read_is_not_shown(url):
+    pytest.importorskip("psycopg", reason=REASON)
+    with pytest.raises(StoreError, match="address of the database") as error:
+        open_unknown_store(url)
+    assert "secret" not in str(error.value)
+
+
+def test_a_writer_that_hangs_holds_nobody_up_for_ever(postgres, monkeypatch):
+    """Neither one in the middle of a transaction, such as a service that was stopped, nor the holder of a lock."""
+    import psycopg
+
+    monkeypatch.setattr("offmap.service.stores._SET_LOCK_TIMEOUT", "SET lock_timeout = '300ms'")
+    unknowns = open_unknown_store(postgres)
+    with psycopg.connect(postgres) as hanging:
+        hanging.execute("UPDATE total SET items = items")
+        hanging.execute("SELECT pg_advisory_lock(7)")
+        with pytest.raises(StoreError, match="lock timeout"):
+            unknowns.add(items(1))
+        assert unknowns.database.hold(7, wait=True) is None
+        assert unknowns.database.hold(7, wait=False) is None
+    unknowns.add(items(1))
+    release = unknowns.database.hold(7, wait=True)
+    release()
+    unknowns.close()
+
+
+def test_scores_are_stored_as_finite_numbers(unknowns):
+    for score in (np.inf, -np.inf, np.nan):
+        unknowns.add([UnknownInput(id, time.time(), score, 0.01) for id in new_ids(1)])
+    found = [item.score for item in unknowns.read_page(3).items]
+    assert np.isfinite(found).all()
+    assert np.sign(found).tolist() == [1, -1, -1]
+
+
 def test_writing_goes_on_after_the_connection_was_cut(postgres):
     import psycopg
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from offmap.errors import DependencyError, InputError
 from offmap.typing import Array
+
+MAX_SCORE = float(np.finfo(np.float32).max)  # what JSON carries in place of infinity
 
 
 class Verdict(NamedTuple):
@@ -137,3 +139,59 @@ def name_classes(predicted: Array, class_names: Sequence[str] | None = None) -> 
         return predicted
     names = [str(name) for name in class_names]
     return np.array([names[label] if 0 <= label < len(names) else str(label) for label in predicted.tolist()])
+
+
+def limit_scores(verdicts: Verdicts, n_calibration: int) -> Verdicts:
+    """Make infinite scores finite, and their inputs unknown.
+
+    A distance overflows or a row of zeros has no direction: such an input is like no known one, whatever the sign.
+
+    Parameters
+    ----------
+    verdicts : Verdicts
+        Of one batch.
+    n_calibration : int
+        The number of calibration scores, which gives the smallest p-value.
+
+    Returns
+    -------
+    Verdicts
+        The same where all scores are finite.
+
+    Examples
+    --------
+    >>> scores = np.array([1.0, np.inf, -np.inf])
+    >>> limited = limit_scores(Verdicts(scores, np.array([0.5, 1.0, 0.1]), np.array([True, True, False])), 9)
+    >>> limited.known, limited.p_value, limited.score.tolist()
+    (array([ True, False, False]), array([0.5, 0.1, 0.1]), [1.0, 3.4028234663852886e+38, -3.4028234663852886e+38])
+    """
+    finite = np.isfinite(verdicts.score)
+    if finite.all():
+        return verdicts
+    return replace(
+        verdicts,
+        score=np.clip(np.nan_to_num(verdicts.score, nan=-np.inf), -MAX_SCORE, MAX_SCORE),
+        p_value=np.where(finite, verdicts.p_value, 1 / (n_calibration + 1)),
+        known=verdicts.known & finite,
+    )
+
+
+def limit_value(value: float) -> float:
+    """Make one number finite, as JSON has neither infinity nor NaN.
+
+    Parameters
+    ----------
+    value : float
+        A score, a threshold or a feature.
+
+    Returns
+    -------
+    float
+        The nearest one of float32; the smallest for NaN.
+
+    Examples
+    --------
+    >>> limit_value(2.5), limit_value(float("-inf"))
+    (2.5, -3.4028234663852886e+38)
+    """
+    return -MAX_SCORE if value != value else min(max(value, -MAX_SCORE), MAX_SCORE)

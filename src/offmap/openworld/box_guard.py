@@ -85,11 +85,10 @@ class BoxGuard:
     def __call__(self, images: Any) -> list[JudgedBoxes]:
         """Find the boxes of a batch of images and judge each of them."""
         found = find_boxes(self.model, images)
-        detector = self.deployment.detector
         judged = []
         for one in found:
             if len(one):
-                verdicts = detector.verdicts(Activations(one.features, self.deployment.head, one.logits))
+                verdicts = self.deployment.judge(Activations(one.features, self.deployment.head, one.logits))
             else:
                 verdicts = Verdicts(np.zeros(0), np.zeros(0), np.zeros(0, bool), np.zeros(0, np.int64))
             judged.append(JudgedBoxes(one.corners, one.logits, one.features, verdicts))
@@ -266,6 +265,9 @@ def _read_entry(entry: Any, number: int) -> Boxes:
             f"image {number}: boxes of shape {corners.shape}, logits of {logits.shape}, features of {features.shape}; "
             "k × 4, k × classes and k × width are needed"
         )
+    for part, name in ((corners, "boxes"), (logits, "logits"), (features, "features")):
+        if not np.isfinite(part).all():
+            raise InputError(f"image {number}: {name} hold NaN or infinity; only finite numbers are judged")
     if not len(corners) == len(logits) == len(features):
         raise InputError(f"image {number}: {len(corners)} boxes, {len(logits)} logits, {len(features)} features")
     return Boxes(corners.astype(np.float32), logits.astype(np.float32), features.astype(np.float32))

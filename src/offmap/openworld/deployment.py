@@ -14,6 +14,7 @@ import numpy as np
 from offmap import store
 from offmap.activations import Activations, Head
 from offmap.detection import Calibration, Detector, Verdicts
+from offmap.detection.verdicts import limit_scores
 from offmap.errors import InputError
 from offmap.extra_passes import Requirements
 from offmap.network import Network
@@ -164,12 +165,18 @@ class Deployment:
     def verdicts(self, rows: Any, kind: RowKind = "inputs", batch_size: int = 128) -> Verdicts:
         """Score inputs or features: score, p-value, known or unknown, and the predicted class of each.
 
+        Scores are finite: an input whose score would be infinite is unknown, and has the largest or smallest float32.
+
         Parameters
         ----------
         rows, kind, batch_size
             As `activations` takes them.
         """
-        return self.detector.verdicts(self.activations(rows, kind, batch_size))
+        return self.judge(self.activations(rows, kind, batch_size))
+
+    def judge(self, acts: Activations) -> Verdicts:
+        """Give the verdicts on activations of the network; see `verdicts`."""
+        return limit_scores(self.detector.verdicts(acts), len(self.calibration.scores))
 
     def predict(self, rows: Any, kind: RowKind = "inputs", batch_size: int = 128) -> Array:
         """Return the class number of each input, -1 where the detector calls it unknown.

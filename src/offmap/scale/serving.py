@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -51,7 +50,12 @@ class GuardReplica:
         """Score rows, as the handle of the application does too; each gets a class, score, p-value and verdict."""
         if not 1 <= len(rows) <= MAX_ROWS:
             raise InputError(f"{len(rows)} rows: a request has from 1 to {MAX_ROWS}")
-        given: Any = list(rows) if kind == "texts" else np.asarray(rows, np.float32)
+        given: Any = list(rows)
+        if kind != "texts":
+            with np.errstate(over="ignore"):  # numbers that do not fit become infinite, and are refused as such
+                given = np.asarray(rows, np.float32)
+            if not np.isfinite(given).all():
+                raise InputError(f"{kind}: a row holds NaN or infinity; only finite numbers are scored")
         verdicts = self.deployment.verdicts(given, kind)
         classes = [None] * len(rows) if verdicts.predicted is None else verdicts.predicted.tolist()
         parts = (verdicts.known.tolist(), verdicts.p_value.tolist(), verdicts.score.tolist(), classes)
@@ -70,8 +74,9 @@ class GuardReplica:
             if len(kinds) != 1 or not isinstance(body[kinds[0]], list):
                 raise InputError('a JSON object with one list is needed: "features", "inputs" or "texts"')
             return {"results": self.score(body[kinds[0]], kinds[0])}  # type: ignore[arg-type]  # one of the three
-        except (OffmapError, json.JSONDecodeError, TypeError, ValueError) as error:
-            return JSONResponse({"error": str(error)}, 422)
+        except (OffmapError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            sentence = str(error) or type(error).__name__
+            return JSONResponse({"error": sentence.encode(errors="replace").decode()}, 422)
 
 
 def make_serve_app(guard: str | os.PathLike[str], **options: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -32,6 +33,7 @@ _SAFE_HEADERS = (  # browsers neither guess types nor show or read answers in pa
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
 RESERVATION = "offmap.reservation"  # the key of a request's `Reservation` in its ASGI scope
+_log = logging.getLogger(__name__)
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
@@ -143,8 +145,8 @@ class AccessMiddleware:
             rejection = self._reject(scope, exchange)
             await (rejection or self._app)(scope, exchange.receive, exchange.send)
         except Exception:
-            exchange.status = 500
-            raise
+            _log.exception("a request failed")
+            await exchange.fail()
         finally:
             reservation.release()
             self._running -= 1
@@ -218,6 +220,7 @@ class _Exchange:
         self._read = 0
         self._ended = False
         self._start: Message | None = None  # of an answer whose body is not there yet
+        self._begun = False
         self.status = 0
 
     def check_size(self, headers: dict[str, str]) -> None:
@@ -265,12 +268,22 @@ class _Exchange:
                 except RequestError as error:
                     await error_response(RequestError(503, str(error)))({"type": "http"}, self.receive, self.send)
                     return
+            self._begun = True
             await self._send(start)
         for first in range(0, len(body), _PIECE):  # each waits until the client has read most of those before
             more = first + _PIECE < len(body) or message.get("more_body", False)
             await self._send({**message, "body": bytes(body[first : first + _PIECE]), "more_body": more})
         if not body:
             await self._send(message)
+
+    async def fail(self) -> None:
+        """Answer that the service failed; where an answer has begun, the connection is cut instead."""
+        if self._begun:
+            self.status = 500
+            raise ConnectionAbortedError("an answer was cut off")
+        self._start = None
+        answer = error_response(RequestError(500, "the service failed on this request; its log says why"))
+        await answer({"type": "http"}, self.receive, self.send)
 
     def _too_long(self) -> str:
         return f"the body has more than {self._settings.max_body} bytes; send it in parts"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from offmap.service.request_errors import RequestError, to_sentence
 from offmap.service.service import Service
 
 _PARSERS = 2
+_READERS = 4  # requests that read stored inputs at a time, until their answer is ready and counts as memory in use
 _SENTENCES = {
     404: "there is nothing at this address; see /openapi.json",
     405: "this address does not take that method; see /openapi.json",
@@ -65,6 +67,7 @@ def create_app(service: Service, routers: Iterable[APIRouter] = (), close: bool 
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with ThreadPoolExecutor(_PARSERS, thread_name_prefix="offmap-parsing") as parsers:
             app.state.parsers = parsers
+            app.state.readers = asyncio.Semaphore(_READERS)
             yield
         if close:
             await run_in_threadpool(service.close)
@@ -88,7 +91,6 @@ def create_app(service: Service, routers: Iterable[APIRouter] = (), close: bool 
     app.add_exception_handler(OffmapError, _answer_offmap_error)
     app.add_exception_handler(ClientDisconnect, _answer_disconnect)
     app.add_exception_handler(MemoryError, _answer_out_of_memory)
-    app.add_exception_handler(Exception, _answer_failure)
     return app
 
 
@@ -126,8 +128,3 @@ async def _answer_disconnect(_: Request, error: Exception) -> JSONResponse:
 async def _answer_out_of_memory(_: Request, error: Exception) -> JSONResponse:
     del error
     return error_response(RequestError(503, "there is not enough memory for this request now; try again"))
-
-
-async def _answer_failure(_: Request, error: Exception) -> JSONResponse:
-    del error  # the server logs it; clients need not see it
-    return error_response(RequestError(500, "the service failed on this request; its log says why"))

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
+from offmap.detection.verdicts import limit_value
 from offmap.errors import InputError, OffmapError
 from offmap.openworld.deployment import RowKind
 from offmap.service.access import RESERVATION, allow_without_token
@@ -144,10 +145,11 @@ async def list_unknowns(
     service: Service = request.app.state.service
     if status is not None and status not in STATUSES:
         raise InputError(f"status={status[:40]}: choose one of {', '.join(STATUSES)}")
-    position = await run_in_threadpool(_find_position, service, after)
-    page = await run_in_threadpool(service.unknowns.read_page, limit, position, status)
-    following = None if page.next is None else str(page.next)
-    return JSONResponse({"items": [_describe_unknown(item) for item in page.items], "next": following})
+    async with request.app.state.readers:
+        position = await run_in_threadpool(_find_position, service, after)
+        page = await run_in_threadpool(service.unknowns.read_page, limit, position, status)
+        following = None if page.next is None else str(page.next)
+        return JSONResponse({"items": [_describe_unknown(item) for item in page.items], "next": following})
 
 
 class UnknownItemDetail(UnknownItem):
@@ -160,10 +162,12 @@ class UnknownItemDetail(UnknownItem):
 @router.get("/v1/unknowns/{id}", summary="One unknown input.", responses={200: {"model": UnknownItemDetail}})
 async def get_unknown(request: Request, id: str) -> Response:
     """Answer one unknown input with its features and content."""
-    item = await run_in_threadpool(find_unknown, request.app.state.service, id)
-    features = None if item.features is None else item.features.tolist()
-    content = None if item.content is None else base64.b64encode(item.content).decode()
-    return JSONResponse(_describe_unknown(item) | {"features": features, "content": content})
+    async with request.app.state.readers:
+        item = await run_in_threadpool(find_unknown, request.app.state.service, id)
+        # a network may give features beyond its numbers, which JSON does not have
+        features = None if item.features is None else [limit_value(value) for value in item.features.tolist()]
+        content = None if item.content is None else base64.b64encode(item.content).decode()
+        return JSONResponse(_describe_unknown(item) | {"features": features, "content": content})
 
 
 class Guard(BaseModel):
@@ -268,7 +272,8 @@ def find_unknown(service: Service, id: str) -> UnknownInput:
     UnknownInput
         With features and content.
     """
-    found = service.unknowns.get([id])
+    is_id = len(id) == ID_LENGTH and id.isascii() and id.isalnum()  # a database may refuse other characters
+    found = service.unknowns.get([id]) if is_id else []
     if not found:
         raise RequestError(404, "there is no such unknown input; it may have been dropped")
     return found[0]

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from offmap.errors import InputError, OffmapError
+from offmap.service.outgoing import check_address, hide_passwords, post
 from offmap.service.stores import PostgresDatabase
 from offmap.service.unknown_inputs import UnknownInput
 from offmap.service.unknowns import UnknownStore
@@ -28,6 +27,8 @@ CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 _PAGE = 100
 _LOCK = 0x6F66666D6175  # advisory lock of PostgreSQL
 _LONGEST_WAIT = 60.0
+_POST_SECONDS = 30.0
+_STOP_SECONDS = 5.0
 _TRY_AGAIN = (408, 425, 429)  # refusals that say: not now
 _log = logging.getLogger(__name__)
 
@@ -160,8 +161,10 @@ class EventPublisher:
         token: str | None = None,
         seconds: float = 1.0,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise InputError(f"events_url={url}: an address that begins with http:// or https:// is needed")
+        try:
+            check_address(url)
+        except ValueError as error:
+            raise InputError(f"events_url={hide_passwords(url)}: {error}") from error
         self.store, self.url, self.source = store, url, source
         self.position = FilePosition(position) if isinstance(position, Path) else position
         self._headers = {"Content-Type": CONTENT_TYPE}
@@ -179,7 +182,7 @@ class EventPublisher:
         """Stop sending; what is not confirmed is sent after the next start."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)  # a sink may be slow; what it has not confirmed is sent again
 
     def read_position(self) -> int:
         """Read up to which position of the store the sink has confirmed; 0 at first."""
@@ -211,16 +214,13 @@ class EventPublisher:
         return sent
 
     def _post(self, event: dict[str, Any]) -> None:
-        request = urllib.request.Request(self.url, json.dumps(event).encode(), self._headers, method="POST")
-        try:
-            with urllib.request.urlopen(request, timeout=30):
-                pass
-        except urllib.error.HTTPError as error:
-            error.close()
-            if 400 <= error.code < 500 and error.code not in _TRY_AGAIN:
-                _log.error("the sink of events refuses %s with %s; it is left out", event["id"], error.code)
-                return
-            raise
+        status, _ = post(self.url, json.dumps(event).encode(), self._headers, _POST_SECONDS)
+        if 200 <= status < 300:
+            return
+        if 400 <= status < 500 and status not in _TRY_AGAIN:
+            _log.error("the sink of events refuses %s with %s; it is left out", event["id"], status)
+            return
+        raise ConnectionError(f"the sink of events answers {status}")  # also a redirect, behind which nobody may listen
 
     def _run(self) -> None:
         wait = self.seconds
@@ -231,6 +231,9 @@ class EventPublisher:
             except (OSError, OffmapError) as error:
                 wait = min(2 * wait, _LONGEST_WAIT)
                 _log.warning("events wait for %g seconds: %s", wait, error)
+            except Exception:  # whatever it is, this thread must go on
+                wait = _LONGEST_WAIT
+                _log.exception("events wait for %g seconds", wait)
 
 
 def start_publisher(service: Any) -> Callable[[], None]:

@@ -7,9 +7,8 @@ The model is called ``guard``. It takes one tensor, ``inputs``, ``features`` or 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -20,11 +19,11 @@ from offmap.errors import InputError
 from offmap.openworld.deployment import RowKind
 from offmap.service.access import allow_without_token
 from offmap.service.endpoints import FAILURES
+from offmap.service.parsing import MAX_DIMENSIONS, load_json, make_text_request
 from offmap.service.request_errors import RequestError
-from offmap.service.requests import TEXT, ScoringRequest
+from offmap.service.requests import ScoringRequest
 from offmap.service.service import Service
 from offmap.service.settings import Settings
-from offmap.text import check_texts
 from offmap.typing import Array
 
 MODEL = "guard"
@@ -33,6 +32,9 @@ _TYPES = {
     "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8",
     "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
 }  # fmt: skip
+_OUTPUTS = {"score": "FP64", "p_value": "FP64", "known": "BOOL", "class": "BYTES"}
+_MAX_DIGITS = 18
+_MAX_ID = 200  # characters of a request's id
 _KINDS: dict[str, RowKind] = {"inputs": "inputs", "features": "features", "texts": "texts"}
 router = APIRouter(responses=FAILURES)
 
@@ -81,12 +83,7 @@ async def describe_model(request: Request, name: str) -> Response:
         takes.append({"name": "inputs", "datatype": "FP32", "shape": [-1, *(settings.input_shape or (-1,))]})
     if deployment.encoder is None and not deployment.requirements.extras:
         takes.append({"name": "features", "datatype": "FP32", "shape": [-1, deployment.width or -1]})
-    gives = [
-        {"name": "score", "datatype": "FP64", "shape": [-1]},
-        {"name": "p_value", "datatype": "FP64", "shape": [-1]},
-        {"name": "known", "datatype": "BOOL", "shape": [-1]},
-        {"name": "class", "datatype": "BYTES", "shape": [-1]},
-    ]
+    gives = [{"name": output, "datatype": kind, "shape": [-1]} for output, kind in _OUTPUTS.items()]
     return JSONResponse(
         {"name": name, "versions": [deployment.version], "platform": "offmap", "inputs": takes, "outputs": gives}
     )
@@ -100,26 +97,21 @@ async def infer(request: Request, name: str) -> Response:
     body = await request.body()
     executor, loop = request.app.state.parsers, asyncio.get_running_loop()
     length = request.headers.get(_LENGTH_HEADER)
-    parsed, given = await loop.run_in_executor(executor, parse_infer_request, body, length, service.settings)
+    parsed, wanted, number = await loop.run_in_executor(executor, parse_infer_request, body, length, service.settings)
     results = await asyncio.wrap_future(service.submit(parsed))
-    columns: dict[str, tuple[str, list[Any]]] = {
-        "score": ("FP64", [row["score"] for row in results]),
-        "p_value": ("FP64", [row["p_value"] for row in results]),
-        "known": ("BOOL", [row["known"] for row in results]),
-        "class": ("BYTES", ["" if row["class"] is None else str(row["class"]) for row in results]),
-    }
-    wanted = [one.get("name") for one in given.get("outputs", [])] or list(columns)
-    for one in wanted:
-        if one not in columns:
-            raise InputError(f"outputs: there is no {str(one)[:80]!r}; there are {', '.join(columns)}")
+    for row in results:
+        row["class"] = "" if row["class"] is None else str(row["class"])
     outputs = [
-        {"name": one, "datatype": columns[one][0], "shape": [len(results)], "data": columns[one][1]} for one in wanted
+        {"name": one, "datatype": _OUTPUTS[one], "shape": [len(results)], "data": [row[one] for row in results]}
+        for one in wanted
     ]
     answer = {"model_name": name, "model_version": service.deployment.version, "outputs": outputs}
-    return JSONResponse(answer | ({"id": given["id"]} if isinstance(given.get("id"), str) else {}))
+    return JSONResponse(answer if number is None else answer | {"id": number})
 
 
-def parse_infer_request(body: bytes, length: str | None, settings: Settings) -> tuple[ScoringRequest, dict[str, Any]]:
+def parse_infer_request(
+    body: bytes, length: str | None, settings: Settings
+) -> tuple[ScoringRequest, list[str], str | None]:
     """Parse the body of an inference request.
 
     Parameters
@@ -133,8 +125,12 @@ def parse_infer_request(body: bytes, length: str | None, settings: Settings) -> 
 
     Returns
     -------
-    tuple of ScoringRequest and dict
-        The rows to score, and the request's JSON.
+    request : ScoringRequest
+        The rows to score.
+    outputs : list of str
+        The names of the tensors to answer, each once.
+    id : str or None
+        The client's name for the request.
 
     Raises
     ------
@@ -143,39 +139,49 @@ def parse_infer_request(body: bytes, length: str | None, settings: Settings) -> 
 
     Examples
     --------
-    >>> tensor = {"name": "features", "shape": [1, 2], "datatype": "FP32", "data": [1, 2.5]}
-    >>> parse_infer_request(json.dumps({"inputs": [tensor]}).encode(), None, Settings())[0].rows
-    array([[1. , 2.5]], dtype=float32)
+    >>> body = b'{"inputs": [{"name": "features", "shape": [1, 2], "datatype": "FP32", "data": [1, 2.5]}]}'
+    >>> request, outputs, _ = parse_infer_request(body, None, Settings())
+    >>> request.rows, outputs
+    (array([[1. , 2.5]], dtype=float32), ['score', 'p_value', 'known', 'class'])
     """
     end = len(body)
     if length is not None:
-        if not length.isdigit() or int(length) > len(body):
-            raise RequestError(400, f"{_LENGTH_HEADER}: {length[:40]} of a body of {len(body)} bytes")
+        if not (length.isascii() and length.isdigit() and len(length) <= _MAX_DIGITS and int(length) <= len(body)):
+            raise RequestError(400, f"{_LENGTH_HEADER}: {length[:40]!r} of a body of {len(body)} bytes")
         end = int(length)
-    try:
-        given = json.loads(body[:end], parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(400, "the body is not JSON of finite numbers") from error
+    given = load_json(body[:end])
     tensors = given.get("inputs") if isinstance(given, dict) else None
-    outputs = given.get("outputs", []) if isinstance(given, dict) else []
     if not isinstance(tensors, list) or len(tensors) != 1 or not isinstance(tensors[0], dict):
         raise RequestError(400, f"inputs: one tensor is needed, named {', '.join(_KINDS)}")
-    if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
-        raise RequestError(400, 'outputs: a list such as [{"name": "score"}] is needed')
+    outputs, number = _read_outputs(given.get("outputs", [])), given.get("id")
+    if number is not None and not (isinstance(number, str) and len(number) <= _MAX_ID and number.isprintable()):
+        raise InputError(f"id: a printable text of at most {_MAX_ID} characters is needed")
     tensor = tensors[0]
     kind = _KINDS.get(str(tensor.get("name")))
     if kind is None:
         raise InputError(f"inputs: the tensor is named {', '.join(_KINDS)}, not {str(tensor.get('name'))[:80]!r}")
     shape = tensor.get("shape")
-    if not isinstance(shape, list) or not shape or not all(type(size) is int and 0 < size < 2**31 for size in shape):
+    if not isinstance(shape, list) or not 1 <= len(shape) <= MAX_DIMENSIONS:
+        raise InputError(f"inputs: the shape is a list of 1 to {MAX_DIMENSIONS} whole numbers")
+    if not all(type(size) is int and 0 < size < 2**31 for size in shape):
         raise InputError("inputs: the shape is a list of whole numbers from 1 on")
     if shape[0] > settings.max_rows:
         raise RequestError(413, f"{shape[0]} rows, the limit is {settings.max_rows}; send them in parts")
     binary = body[end:] if length is not None else None
     if kind == "texts":
-        texts = check_texts(_read_texts(tensor, shape, binary), settings.max_characters)
-        return ScoringRequest("texts", texts, [text.encode() for text in texts], TEXT), given
-    return ScoringRequest(kind, _read_numbers(tensor, shape, binary)), given
+        return make_text_request(_read_texts(tensor, shape, binary), settings), outputs, number
+    return ScoringRequest(kind, _read_numbers(tensor, shape, binary)), outputs, number
+
+
+def _read_outputs(given: Any) -> list[str]:
+    """Return the names of the tensors to answer, all by default; one that is named often is answered once."""
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise RequestError(400, 'outputs: a list such as [{"name": "score"}] is needed')
+    names = [str(one.get("name")) for one in given]
+    for name in names:
+        if name not in _OUTPUTS:
+            raise InputError(f"outputs: there is no {name[:80]!r}; there are {', '.join(_OUTPUTS)}")
+    return list(dict.fromkeys(names)) or list(_OUTPUTS)
 
 
 def _read_numbers(tensor: dict[str, Any], shape: list[int], binary: bytes | None) -> Array:
@@ -203,7 +209,7 @@ def _read_texts(tensor: dict[str, Any], shape: list[int], binary: bytes | None) 
         found = _flatten(tensor.get("data"))
     else:
         found, place = [], 0
-        while place + 4 <= len(binary):  # each is preceded by its length
+        while place + 4 <= len(binary) and len(found) <= shape[0]:  # each is preceded by its length
             size = int.from_bytes(binary[place : place + 4], "little")
             found.append(binary[place + 4 : place + 4 + size].decode("utf-8", "replace"))
             place += 4 + size
@@ -227,7 +233,3 @@ def _flatten(data: Any) -> list[Any]:
 def _check_name(name: str) -> None:
     if name != MODEL:
         raise RequestError(404, f"there is one model here, called {MODEL}")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)

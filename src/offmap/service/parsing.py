@@ -7,7 +7,7 @@ import binascii
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ _NPY_TYPES = (NPY, "application/octet-stream")
 MAX_REFERENCE = 1024
 _MAX_LISTS = 500_000  # lists and objects in one body of JSON: each costs twenty times its bytes in memory
 _MAX_HEADER = 1024
-_MAX_DIMENSIONS = 8
+MAX_DIMENSIONS = 8
 _KEYS = ("features", "inputs", "images", "texts")
 
 
@@ -119,7 +119,7 @@ def read_npy(content: bytes) -> Array:
     shape, fortran, dtype = header
     if dtype.kind not in "fiu" or dtype.itemsize > 8:
         raise InputError(f".npy of type {dtype}: whole or floating-point numbers of at most 8 bytes are needed")
-    if len(shape) > _MAX_DIMENSIONS or not all(type(length) is int and 0 <= length < 2**31 for length in shape):
+    if len(shape) > MAX_DIMENSIONS or not all(type(length) is int and 0 <= length < 2**31 for length in shape):
         raise RequestError(400, f"not a readable .npy file (shape {str(shape)[:100]})")
     claimed = math.prod(shape) * dtype.itemsize
     there = len(content) - stream.tell()
@@ -129,15 +129,76 @@ def read_npy(content: bytes) -> Array:
     return flat.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="), copy=False)
 
 
-def _parse_json(body: bytes, settings: Settings, reserve: Callable[[int], None]) -> ScoringRequest:
+def load_json(body: bytes) -> Any:
+    """Load JSON of finite numbers that does not become much larger in memory.
+
+    Parameters
+    ----------
+    body : bytes
+        From a client.
+
+    Returns
+    -------
+    Any
+        What it holds.
+
+    Raises
+    ------
+    RequestError, InputError
+        If it is no JSON, has too many lists, or holds NaN or infinity.
+
+    Examples
+    --------
+    >>> load_json(b'{"features": [[1, 2.5]]}')
+    {'features': [[1, 2.5]]}
+    """
     if body.count(b"[") + body.count(b"{") > _MAX_LISTS:
-        raise RequestError(413, f"more than {_MAX_LISTS:,} lists in one request; send fewer rows, or .npy")
+        raise RequestError(413, f"more than {_MAX_LISTS:,} lists in one request; send fewer rows, or binary ones")
     try:
-        given = json.loads(body, parse_constant=_reject_constant)
+        return json.loads(body, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise RequestError(400, f"the body is not JSON ({to_sentence(error)[:200]})") from error
+
+
+def make_text_request(given: list[Any], settings: Settings, references: Sequence[str] | None = None) -> ScoringRequest:
+    """Make the request for scores of texts, within the limits on characters.
+
+    Parameters
+    ----------
+    given : list
+        From a client.
+    settings : Settings
+        Limits.
+    references : sequence of str or None, default=None
+        The client's name for each text.
+
+    Returns
+    -------
+    ScoringRequest
+        With the texts as they are stored.
+
+    Raises
+    ------
+    RequestError, InputError
+        If one of them is no text, or they are too long.
+
+    Examples
+    --------
+    >>> make_text_request(["hello"], Settings()).contents
+    [b'hello']
+    """
+    texts = check_texts(given, settings.max_characters)
+    if sum(map(len, texts)) > settings.max_all_characters:  # encoding them would keep others waiting
+        raise RequestError(
+            413, f"more than {settings.max_all_characters:,} characters in one request; send them in parts"
+        )
+    return ScoringRequest("texts", texts, [text.encode() for text in texts], TEXT, references)
+
+
+def _parse_json(body: bytes, settings: Settings, reserve: Callable[[int], None]) -> ScoringRequest:
+    given = load_json(body)
     if not isinstance(given, dict):
         raise RequestError(400, 'the body must be an object such as {"features": [[…]]}')
     unknown = given.keys() - {*_KEYS, "references"}
@@ -159,12 +220,7 @@ def _parse_json(body: bytes, settings: Settings, reserve: Callable[[int], None])
         rows, found = decode_images(contents, settings, reserve)
         return ScoringRequest("inputs", rows, contents, found, references)
     if key == "texts":
-        texts = check_texts(given[key], settings.max_characters)
-        if sum(map(len, texts)) > settings.max_all_characters:  # encoding them would keep others waiting
-            raise RequestError(
-                413, f"more than {settings.max_all_characters:,} characters in one request; send them in parts"
-            )
-        return ScoringRequest("texts", texts, [text.encode() for text in texts], TEXT, references)
+        return make_text_request(given[key], settings, references)
     kind: RowKind = "features" if key == "features" else "inputs"
     return ScoringRequest(kind, _to_array(given[key], key), references=references)
 

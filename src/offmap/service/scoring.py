@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from offmap.service.unknown_inputs import UnknownInput, new_ids
 from offmap.service.unknowns import UnknownStore
 from offmap.typing import Array
 
-MAX_SCORE = float(np.finfo(np.float32).max)  # what JSON carries in place of infinity
 _COMMIT_ROWS = 4096
 _TRIM_SECONDS = 60.0
 _NEAREST = 3  # known texts that come with an answer
@@ -264,7 +263,7 @@ def _score_rows(deployment: Deployment, kind: RowKind, rows: Array, batch_size: 
         shape = "×".join(map(str, rows.shape[1:]))
         reason = hide_folders(to_sentence(error).replace(repr(deployment.network), "the network"))[:300]
         raise InputError(f"the network does not take inputs of shape {shape}, type {rows.dtype} ({reason})") from error
-    return limit_scores(deployment.detector.verdicts(acts), len(deployment.calibration.scores)), _features(acts)
+    return deployment.judge(acts), _features(acts)
 
 
 def _describe_nearest(deployment: Deployment, features: Array | None) -> list[list[Result]] | None:
@@ -288,38 +287,3 @@ def _describe_nearest(deployment: Deployment, features: Array | None) -> list[li
 
 def _features(acts: Activations) -> Array | None:
     return acts.features if acts.has_features else None
-
-
-def limit_scores(verdicts: Verdicts, n_calibration: int) -> Verdicts:
-    """Make infinite scores finite, and their inputs unknown.
-
-    A distance overflows or a row of zeros has no direction: such an input is like no known one, whatever the sign.
-
-    Parameters
-    ----------
-    verdicts : Verdicts
-        Of one batch.
-    n_calibration : int
-        The number of calibration scores, which gives the smallest p-value.
-
-    Returns
-    -------
-    Verdicts
-        The same where all scores are finite.
-
-    Examples
-    --------
-    >>> scores = np.array([1.0, np.inf, -np.inf])
-    >>> limited = limit_scores(Verdicts(scores, np.array([0.5, 1.0, 0.1]), np.array([True, True, False])), 9)
-    >>> limited.known, limited.p_value, limited.score.tolist()
-    (array([ True, False, False]), array([0.5, 0.1, 0.1]), [1.0, 3.4028234663852886e+38, -3.4028234663852886e+38])
-    """
-    finite = np.isfinite(verdicts.score)
-    if finite.all():
-        return verdicts
-    return replace(
-        verdicts,
-        score=np.clip(np.nan_to_num(verdicts.score, nan=-np.inf), -MAX_SCORE, MAX_SCORE),
-        p_value=np.where(finite, verdicts.p_value, 1 / (n_calibration + 1)),
-        known=verdicts.known & finite,
-    )

@@ -11,12 +11,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
+from offmap.detection.verdicts import limit_value
 from offmap.errors import InputError, StoreError
 from offmap.openworld import Deployment
 from offmap.service.monitoring import ServiceMetrics
 from offmap.service.request_errors import RequestError
 from offmap.service.requests import TEXT, Result, ScoringRequest
-from offmap.service.scoring import MAX_SCORE, Scoring
+from offmap.service.scoring import Scoring
 from offmap.service.settings import Settings
 from offmap.service.stores import FolderLock, open_unknown_store
 from offmap.text import check_texts
@@ -182,16 +183,17 @@ class Service:
         calibration, names = deployment.calibration, deployment.class_names
         has_classes = calibration.classes is not None and calibration.weights is None
         by_class = calibration.thresholds() if has_classes else None
+        has_one = by_class is None and calibration.weights is None
         return {
             "detector": deployment.detector.chosen,
             "version": deployment.version,
             "since": self.deployed_at,
             "tpr": calibration.tpr,
             "confidence": calibration.confidence,
-            "threshold": _limit(calibration.threshold) if by_class is None and calibration.weights is None else None,
+            "threshold": limit_value(calibration.threshold) if has_one else None,
             "thresholds": None
             if by_class is None
-            else {str(deployment.class_name(label)): _limit(threshold) for label, threshold in by_class.items()},
+            else {str(deployment.class_name(label)): limit_value(threshold) for label, threshold in by_class.items()},
             "calibrated_on": len(calibration.scores),
             "classes": deployment.detector.n_classes,
             "class_names": None if names is None else list(names),
@@ -229,8 +231,3 @@ class Service:
         self.scoring.close()
         self.unknowns.close()
         self._folder_lock.release()
-
-
-def _limit(value: float) -> float:
-    """Make a threshold finite, as JSON has no infinity."""
-    return min(max(value, -MAX_SCORE), MAX_SCORE)

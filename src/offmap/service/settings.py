@@ -8,13 +8,13 @@ import logging
 import os
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from offmap.errors import InputError
 from offmap.openworld import PictureSettings
+from offmap.service.outgoing import check_address, hide_passwords
 from offmap.service.stores import is_url
 from offmap.service.unknown_inputs import StoreLimits
 
@@ -135,15 +135,18 @@ class Settings(BaseSettings):
             raise ValueError(f"std={self.std}: deviations are above 0")
         return self
 
-    @field_validator("naming_url")
+    @field_validator("naming_url", "events_url", "otel_url")
     @classmethod
     def _check_address(cls, url: str | None) -> str | None:
-        if url is not None:
-            where = urlsplit(url)
-            if where.scheme not in ("http", "https") or not where.hostname or where.username is not None:
-                raise ValueError("an address such as http://host:port/v1/chat/completions is needed")
-            where.port  # noqa: B018 - raises ValueError when it is no port
-        return url
+        return None if url is None else check_address(url)
+
+    @field_validator("naming_token", "events_token")
+    @classmethod
+    def _check_token(cls, token: SecretStr | None) -> SecretStr | None:
+        text = "" if token is None else token.get_secret_value().strip()  # a file read into a variable ends in a line
+        if not text.isascii() or not text.isprintable():
+            raise ValueError("a token is sent in a header, so it has printable ASCII characters only")
+        return SecretStr(text) if text else None
 
     @property
     def is_loopback(self) -> bool:
@@ -253,7 +256,8 @@ def load_settings(**given: object) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         where = "_".join(str(part) for part in first["loc"])
-        raise InputError(f"{where}={first['input']}: {first['msg']}" if where else str(first["msg"])) from error
+        value = "…" if where.endswith("token") else hide_passwords(str(first["input"]))
+        raise InputError(f"{where}={value}: {first['msg']}" if where else str(first["msg"])) from None
 
 
 def with_pictures(settings: Settings, kept: PictureSettings | None) -> Settings:

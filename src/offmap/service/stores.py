@@ -18,6 +18,10 @@ from offmap.service.unknowns import Session, UnknownStore
 FORMAT = 1
 FILE = "pile.sqlite"
 _BUSY_SECONDS = 30.0
+_LOCK_SECONDS = 15
+_SET_LOCK_TIMEOUT = f"SET lock_timeout = '{_LOCK_SECONDS}s'"
+# a server that does not answer, or whose network is gone, is noticed within these seconds
+_PATIENCE = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
 _CREATE_LOCK = 0x6F66666D6170  # advisory lock of PostgreSQL: two services may create the tables at the same time
 _COLUMNS = (
     "id TEXT NOT NULL UNIQUE, time {real} NOT NULL, score {real} NOT NULL, p_value {real} NOT NULL, "
@@ -161,7 +165,8 @@ class _SqliteSession:
 class PostgresDatabase:
     """A PostgreSQL database, which several services may share.
 
-    One connection is for writing, opened again after a failure; each snapshot has its own.
+    One connection is for writing, opened again after a failure; each snapshot has its own. None of them waits for
+    ever: neither for a server that is gone, nor for a lock that another service holds and does not give back.
 
     Parameters
     ----------
@@ -172,6 +177,7 @@ class PostgresDatabase:
     def __init__(self, url: str) -> None:
         self._psycopg = _import_psycopg()
         self._url = url
+        self._patience = self._read_patience(url)
         self._lock = threading.Lock()
         self._connection: Any = None
         with self.transaction() as session:
@@ -185,8 +191,11 @@ class PostgresDatabase:
         """Open a transaction, one at a time; see `Database`."""
         with self._lock, self._translate_errors():
             if self._connection is None or self._connection.closed:
-                self._connection = self._psycopg.connect(self._url)
+                self._connection = self._connect()
                 self._connection.execute("SET synchronous_commit = on")
+                self._connection.execute(_SET_LOCK_TIMEOUT)
+                # the transaction of a service that was stopped in the middle ends, so that others can write again
+                self._connection.execute(f"SET idle_in_transaction_session_timeout = '{4 * _LOCK_SECONDS}s'")
                 self._connection.commit()
             try:
                 with self._connection.transaction():
@@ -198,7 +207,7 @@ class PostgresDatabase:
     @contextmanager
     def snapshot(self) -> Iterator[_PostgresSession]:
         """Open a connection for reading, so that reading never waits for writing."""
-        with self._translate_errors(), self._psycopg.connect(self._url) as connection:
+        with self._translate_errors(), self._connect() as connection:
             connection.read_only = True
             yield _PostgresSession(connection)
 
@@ -210,7 +219,7 @@ class PostgresDatabase:
         key : int
             The lock.
         wait : bool
-            Whether to wait while another holds it.
+            Whether to wait for some seconds while another holds it.
 
         Returns
         -------
@@ -218,13 +227,16 @@ class PostgresDatabase:
             Releases the lock, as the end of this process does; `None` when another holds it.
         """
         with self._translate_errors():
-            connection = self._psycopg.connect(self._url, autocommit=True)
+            connection = self._connect(autocommit=True)
             try:
                 taken = True
                 if wait:
+                    connection.execute(_SET_LOCK_TIMEOUT)
                     connection.execute("SELECT pg_advisory_lock(%s)", [key])
                 else:
                     (taken,) = connection.execute("SELECT pg_try_advisory_lock(%s)", [key]).fetchone()
+            except self._psycopg.errors.LockNotAvailable:
+                taken = False
             except BaseException:
                 connection.close()
                 raise
@@ -253,6 +265,20 @@ class PostgresDatabase:
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
+
+    def _read_patience(self, url: str) -> dict[str, Any]:
+        """Return the time limits of connections that the address does not name itself."""
+        try:
+            given = self._psycopg.conninfo.conninfo_to_dict(url)
+        except self._psycopg.Error:  # whose message repeats the address, with the password
+            raise StoreError(
+                "the address of the database cannot be read; postgresql://user@host:port/name is needed, with special "
+                "characters of a password in percent encoding"
+            ) from None
+        return {name: value for name, value in _PATIENCE.items() if name not in given}
+
+    def _connect(self, **options: Any) -> Any:
+        return self._psycopg.connect(self._url, **self._patience, **options)
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

@@ -12,10 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offmap import __version__
-from offmap.errors import DependencyError, InputError
+from offmap.errors import DependencyError
 from offmap.service.service import Service
 
 _UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT", "TRACE"})
 _FRESH_SECONDS = 0.5  # the instruments of one collection are read from one rendering
 _PARTS = {"histogram": ("_count", "_sum", "_bucket"), "counter": ("_total",), "gauge": ("",)}
 _USED = {
@@ -42,8 +43,6 @@ class Telemetry:
 
     Raises
     ------
-    InputError
-        If the address is none of HTTP.
     DependencyError
         If OpenTelemetry is not installed.
     """
@@ -51,8 +50,6 @@ class Telemetry:
     def __init__(self, service: Service) -> None:
         settings = service.settings
         url = (settings.otel_url or "").rstrip("/")
-        if not url.startswith(("http://", "https://")):
-            raise InputError(f"otel_url={url}: an address that begins with http:// or https:// is needed")
         otel = _import_opentelemetry()
         resource = otel.Resource.create({"service.name": settings.otel_name, "service.version": __version__})
         self._tracing = otel.TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -76,12 +73,13 @@ class Telemetry:
                 return
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             parent, kind = self._otel.extract(headers), self._otel.SpanKind.SERVER
-            with self._tracer.start_as_current_span(scope["method"], parent, kind) as span:
-                span.set_attribute("http.request.method", scope["method"])
+            method = scope["method"] if scope["method"] in _METHODS else "_OTHER"  # a client may make up any number
+            with self._tracer.start_as_current_span(method, parent, kind) as span:
+                span.set_attribute("http.request.method", method)
 
                 async def watch(message: Message) -> None:
                     if message["type"] == "http.response.start":
-                        self._finish(span, scope, message["status"])
+                        self._finish(span, method, scope, message["status"])
                     await send(message)
 
                 await app(scope, receive, watch)
@@ -93,10 +91,10 @@ class Telemetry:
         self._tracing.shutdown()
         self._metering.shutdown()
 
-    def _finish(self, span: Any, scope: Scope, status: int) -> None:
+    def _finish(self, span: Any, method: str, scope: Scope, status: int) -> None:
         route = getattr(scope.get("route"), "path", None)  # with names for what varies, such as ids
         if route is not None:
-            span.update_name(f"{scope['method']} {route}")
+            span.update_name(f"{method} {route}")
             span.set_attribute("http.route", route)
         span.set_attribute("http.response.status_code", status)
         if status >= 500:

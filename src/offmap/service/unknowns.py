@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from offmap.detection.verdicts import limit_value
 from offmap.errors import InputError
 from offmap.service.unknown_inputs import OPEN, STATUSES, StoreLimits, StorePage, UnknownInput
 from offmap.typing import Float32Array
@@ -107,7 +108,7 @@ class UnknownStore:
         if not items:
             return {}
         rows = [
-            (i.id, i.time, i.score, i.p_value, json.dumps(i.predicted), i.guard, i.status, i.reference,
+            (i.id, i.time, limit_value(i.score), i.p_value, json.dumps(i.predicted), i.guard, i.status, i.reference,
              i.content_type, i.bytes, None if i.features is None else i.features.astype("<f4").tobytes(), i.content)
             for i in items
         ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -14,6 +15,17 @@ from typing import Any
 from offmap.errors import InputError, MissingError
 
 DISCARD, OTHER = "(discard)", "(another name)"  # choices beside the classes
+_MAX_ANSWER = 2**29
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Refuse redirects: the token in the headers would go along to wherever they lead."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
 
 
 @dataclass(frozen=True)
@@ -167,7 +179,7 @@ class TriageClient:
 
 
 def ask(url: str, headers: Mapping[str, str], body: Any = None, method: str | None = None) -> tuple[Any, str]:
-    """Send a request and return the answer, parsed where it is JSON, with its type.
+    """Send a request and return the answer, parsed where it is JSON, with its type; a redirect is refused.
 
     Raises
     ------
@@ -177,11 +189,18 @@ def ask(url: str, headers: Mapping[str, str], body: Any = None, method: str | No
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            content, kind = answer.read(), answer.headers.get_content_type()
+        with _OPENER.open(request, timeout=60) as answer:
+            content, kind = answer.read(_MAX_ANSWER + 1), answer.headers.get_content_type()
     except urllib.error.HTTPError as error:
         with error:
             raise InputError(f"{url}: answered {error.code}: {error.read(300).decode(errors='replace')}") from error
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise InputError(f"{url}: cannot be reached ({error})") from error
-    return (json.loads(content) if content else None, kind) if kind == "application/json" else (content, kind)
+    if len(content) > _MAX_ANSWER:
+        raise InputError(f"{url}: answered more than {_MAX_ANSWER:,} bytes")
+    if kind != "application/json":
+        return content, kind
+    try:
+        return json.loads(content) if content else None, kind
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{url}: answered what is not JSON") from error

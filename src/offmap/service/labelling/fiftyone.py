@@ -41,6 +41,8 @@ def export_fiftyone(client: TriageClient, folder: str | os.PathLike[str], per_gr
             raise InputError(f"the unknown input {task.id} is no picture; FiftyOne takes groups of pictures")
         (folder / "data").mkdir(parents=True, exist_ok=True)
         ending = task.content_type.removeprefix("image/").replace("jpeg", "jpg")
+        if not (task.id.isalnum() and ending.isalnum()):  # they become the name of a file
+            raise InputError(f"the service names an input {task.id[:80]!r} of type {task.content_type[:80]!r}")
         write_atomically(folder / "data" / f"{task.id}.{ending}", task.image)
         labels[task.id] = {"label": task.suggestion, "group": task.group}
     write_atomically(folder / "labels.json", json.dumps({"classes": None, "labels": labels}).encode())

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
-import socket
-import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
 
 from offmap.discovery import Discovery
+from offmap.service.outgoing import post
 from offmap.service.settings import Settings
 from offmap.service.triage.proposal import MAX_NAME
 
@@ -21,7 +18,6 @@ SHOWN = 8  # texts of a group that the model sees
 MAX_TEXT = 500  # characters of each
 MAX_GROUPS = 50
 MAX_SECONDS = 120.0  # for the names of all groups
-_MAX_ANSWER = 2**20
 _log = logging.getLogger(__name__)
 
 PROMPT = (
@@ -62,7 +58,7 @@ def name_by_model(found: Discovery, texts: Sequence[str], settings: Settings) ->
         shown = [texts[row - first][:MAX_TEXT] for row in info.exemplars if row >= first][:SHOWN]
         try:
             name = _ask(shown, settings)
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             _log.warning("no name from the language model, the keywords stay: %s %s", type(error).__name__, error)
             return found  # it does not answer: do not wait for each group
         except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -86,33 +82,9 @@ def _ask(texts: Sequence[str], settings: Settings) -> str:
     headers = {"content-type": "application/json"}
     if settings.naming_token is not None:
         headers["authorization"] = f"Bearer {settings.naming_token.get_secret_value()}"
-    said: Any = json.loads(_post(str(settings.naming_url), json.dumps(body).encode(), headers, settings.naming_seconds))
+    status, answer = post(str(settings.naming_url), json.dumps(body).encode(), headers, settings.naming_seconds)
+    if status != HTTPStatus.OK:
+        raise ConnectionError(f"status {status}")
+    said: Any = json.loads(answer)
     text = str(said["choices"][0]["message"]["content"]).strip().strip("\"'.").splitlines()[0]
     return "".join(letter for letter in text if letter.isprintable()).strip()[:MAX_NAME]
-
-
-def _shut(opened: socket.socket) -> None:
-    with suppress(OSError):  # closed by itself just now
-        opened.shutdown(socket.SHUT_RDWR)
-
-
-def _post(url: str, body: bytes, headers: dict[str, str], seconds: float) -> bytes:
-    """Return the answer to a request; whatever the other side does, it takes no longer than `seconds`."""
-    where = urlsplit(url)
-    kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
-    connection = kind(where.hostname or "", where.port, timeout=seconds)
-    connection.connect()
-    opened = connection.sock
-    # a timeout of the socket begins anew with every byte
-    timer = threading.Timer(seconds, _shut, [opened])
-    timer.start()
-    try:
-        path = f"{where.path or '/'}?{where.query}" if where.query else where.path or "/"
-        connection.request("POST", path, body, headers)
-        answer = connection.getresponse()
-        if answer.status != http.HTTPStatus.OK:
-            raise ConnectionError(f"status {answer.status}")
-        return answer.read(_MAX_ANSWER)
-    finally:
-        timer.cancel()
-        connection.close()

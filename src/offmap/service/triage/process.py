@@ -7,6 +7,8 @@ import os
 import resource
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -72,6 +74,8 @@ class TriageProcess:
             [sys.executable, "-m", "offmap.service.triage.process"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,
         )  # fmt: skip
+        with suppress(OSError):  # it may have ended already
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, os.nice(0) + settings.learn_nice)
 
     def run(self, progress: Progress) -> dict[str, Any]:
         """Wait for the process.
@@ -96,8 +100,8 @@ class TriageProcess:
         answer: dict[str, Any] = {}
         with self._process:
             try:
-                self._process.stdin.write(json.dumps(self._order))
-                self._process.stdin.close()
+                self._process.stdin.write(json.dumps(self._order) + "\n")
+                self._process.stdin.flush()  # and stays open: its end tells the process that the service is gone
             except BrokenPipeError:
                 pass  # it has ended already, and what it answered says why
             for line in self._process.stdout:
@@ -127,9 +131,9 @@ class TriageProcess:
 
 def main() -> None:
     """Do what the order on standard input says; answer in lines of JSON on standard output."""
-    order = json.load(sys.stdin)
+    order = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_service, daemon=True).start()
     settings = Settings(**order["settings"], naming_token=order["naming_token"])
-    os.nice(settings.learn_nice)
     resource.setrlimit(resource.RLIMIT_DATA, (settings.learn_memory, settings.learn_memory))
     with os.fdopen(os.dup(1), "w", buffering=1) as answers:
         os.dup2(2, 1)  # what a model prints goes to the log
@@ -145,6 +149,13 @@ def main() -> None:
             if not isinstance(error, OffmapError):
                 raise
             answer({"error": to_sentence(error)})
+
+
+def _end_with_service() -> None:
+    """End this process when the service has ended, however it did: nobody would take the result."""
+    while os.read(0, 2**12):  # not by sys.stdin, whose lock a thread that waits would hold at the end of the process
+        pass
+    os._exit(1)
 
 
 def _lacks_memory(error: BaseException | None) -> bool:

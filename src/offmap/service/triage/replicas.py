@@ -11,8 +11,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from offmap.errors import StoreError
 from offmap.service.request_errors import RequestError
 from offmap.service.settings import Settings
 from offmap.service.stores import PostgresDatabase
@@ -82,6 +83,8 @@ class Replicas(Alone):
         """Edit while no other replica does; one thread of this replica at a time, which may enter again."""
         if not self._depth:
             self._release = self._database.hold(_EDIT_LOCK, wait=True)
+            if self._release is None:
+                raise RequestError(503, "another replica has been editing for a while; try again")
         self._depth += 1
         try:
             yield
@@ -117,14 +120,19 @@ class Replicas(Alone):
             return
         with self._database.snapshot() as session:
             wanted = dict(session.execute("SELECT name, digest FROM file WHERE place = ?", [place]))
+        if not wanted:
+            return  # not there yet
         target = self._folder / place
-        there = {
-            path.relative_to(target).as_posix(): _digest(path.read_bytes())
-            for path in target.rglob("*")
-            if path.is_file()
-        }
-        if wanted and wanted != there:
-            self._download(place, list(wanted), target)
+        try:
+            there = {
+                path.relative_to(target).as_posix(): _digest(path.read_bytes())
+                for path in target.rglob("*")
+                if path.is_file()
+            }
+            if wanted != there:
+                self._download(place, wanted, target)
+        except OSError as error:
+            raise StoreError(f"{target}: the shared files cannot be written ({error.strerror})") from error
         self._checked.add(place)
 
     def remove(self, places: list[str]) -> None:
@@ -134,16 +142,22 @@ class Replicas(Alone):
                 session.execute("DELETE FROM file WHERE place = ?", [place])
                 self._checked.discard(place)
 
-    def _download(self, place: str, names: list[str], target: Path) -> None:
+    def _download(self, place: str, wanted: dict[str, str], target: Path) -> None:
         fresh = target.parent / f".new-{os.getpid()}-{os.urandom(4).hex()}"
-        for name in names:
-            with self._database.snapshot() as session:
-                sql = "SELECT content FROM file WHERE place = ? AND name = ?"
-                content = session.execute(sql, [place, name])[0][0]
-            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-            (fresh / name).write_bytes(content)
-        shutil.rmtree(target, ignore_errors=True)
-        os.replace(fresh, target)
+        try:
+            for name, digest in wanted.items():
+                if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                    raise StoreError(f"{place}: the database holds a file named {name[:80]!r}, outside of its folder")
+                with self._database.snapshot() as session:
+                    rows = session.execute("SELECT content FROM file WHERE place = ? AND name = ?", [place, name])
+                if not rows or _digest(rows[0][0]) != digest:
+                    raise StoreError(f"{place}/{name}: the shared file is damaged, or was replaced just now")
+                (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+                (fresh / name).write_bytes(rows[0][0])
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(fresh, target)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)  # what a failure has left
 
 
 def open_replicas(settings: Settings, unknowns: UnknownStore) -> Alone:

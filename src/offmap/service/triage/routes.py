@@ -65,9 +65,10 @@ def create_triage_router(triage: Triage) -> APIRouter:
         return JSONResponse(await run_in_threadpool(triage.view))
 
     @router.get("/v1/triage/items/{id}", summary="An unknown input as the page shows it.")
-    async def item(id: str) -> Response:
-        found = await run_in_threadpool(find_unknown, triage.service, id)
-        image = await run_in_threadpool(make_thumbnail, found)
+    async def item(request: Request, id: str) -> Response:
+        async with request.app.state.readers:
+            found = await run_in_threadpool(find_unknown, triage.service, id)
+            image = await run_in_threadpool(make_thumbnail, found)
         if image is not None:
             return Response(image[0], media_type=image[1], headers={"cache-control": "private, max-age=86400"})
         text = found.reference

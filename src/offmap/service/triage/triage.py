@@ -269,9 +269,18 @@ class Triage:
             try:
                 with self._lock:
                     if not self._closing.is_set():
+                        self._finish_for_others()
                         self._follow()
             except OffmapError as error:
                 _log.warning("what other replicas have deployed cannot be read: %s", error)
+            except Exception:  # whatever it is, this thread must go on
+                _log.exception("what other replicas have deployed cannot be read")
+
+    def _finish_for_others(self) -> None:
+        """Finish on disk what a replica had begun that has died; one that lives is waited for and has done it."""
+        if self.journal.intent is not None:
+            with self._exclusively():
+                self._finish_intent()
 
     def _start(self, kind: str, words: str, work: Callable[[], None]) -> None:
         """Start a task that no other replica runs at the same time."""
