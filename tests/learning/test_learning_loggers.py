@@ -101,7 +101,7 @@ def test_an_offline_run_of_weights_and_biases_holds_what_the_history_holds(tmp_p
     logger = WandbLogger(mode="offline", dir=str(tmp_path), settings=quiet)
     model = learn(rows, labels, 6, objective="gcd", log=logger, **QUICK)
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    for _ in range(600):  # its own process writes the file, also after `finish`
+    for _ in range(2400):  # its own process writes the file, also after `finish`
         losses, ended = read_losses(file)
         if ended:
             break

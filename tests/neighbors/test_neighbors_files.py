@@ -69,7 +69,7 @@ def test_of_two_writers_one_wins_whole(tmp_path):
     writers = [context.Process(target=_write, args=(tmp_path / "bank", value, barrier, results)) for value in (1, 2)]
     for writer in writers:
         writer.start()
-    won = [results.get(timeout=30) for _ in writers]
+    won = [results.get(timeout=120) for _ in writers]
     for writer in writers:
         writer.join()
     winner = [value for value in won if value is not None]

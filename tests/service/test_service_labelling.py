@@ -17,7 +17,7 @@ from triage_kit import Scenario, rows_of
 
 from offmap.errors import InputError, MissingError
 from offmap.service.labelling import ArgillaDataset, LabelStudioProject, TriageClient, export_fiftyone
-from offmap.service.labelling.client import DISCARD, OTHER, ask
+from offmap.service.labelling.client import DISCARD, OTHER, LabelTask, ask
 
 NAMES = ["dog", "eel"]
 
@@ -194,6 +194,44 @@ def test_known_classes_discarded_disputed_and_missing_labels(client, tmp_path):
         client.apply_labels({}, agreement=0.2)
     with pytest.raises(InputError, match=r"cannot be reached"):
         TriageClient("http://127.0.0.1:1").make_tasks()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_token_follows_a_redirect(status):
+    class Redirect(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(status)
+            self.send_header("location", elsewhere.url + "/caught")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_):
+            pass
+
+    elsewhere = Tool([(".*", lambda kept, body: {})])
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for body in (None, {}):
+            with pytest.raises(InputError, match=f"answered {status}"):
+                ask(f"http://127.0.0.1:{server.server_port}/", {"Authorization": "Token secret"}, body)
+        server.shutdown()
+    elsewhere.close()
+    assert elsewhere.headers == []
+
+
+@pytest.mark.parametrize(
+    ("id", "kind"), [("../../escaped", "image/png"), ("a", "image/../../png"), ("/etc/x", "image/png")]
+)
+def test_a_service_names_no_file_outside_of_the_folder(tmp_path, id, kind):
+    class Hostile(TriageClient):
+        def make_tasks(self, per_group=10):
+            return [LabelTask(id, 0, "x", image=b"1", content_type=kind)]
+
+    with pytest.raises(InputError, match="the service names an input"):
+        export_fiftyone(Hostile("http://x"), tmp_path / "inside")
+    assert not list(tmp_path.rglob("*.*"))
 
 
 def test_pictures_become_a_folder_that_fiftyone_reads(launcher, tmp_path):

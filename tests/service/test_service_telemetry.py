@@ -15,7 +15,7 @@ from service_kit import UNKNOWN, make_guard, wait_until
 
 from offmap.errors import DependencyError
 from offmap.service import Deployment, Service, Settings
-from offmap.service.telemetry import start_telemetry
+from offmap.service.telemetry import Telemetry, start_telemetry
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -84,6 +84,18 @@ def test_requests_become_spans_and_metrics_arrive_under_their_names(launcher, co
     assert collector.values["offmap_pile_items"] == len(UNKNOWN)
     assert collector.values["offmap_requests_total"] >= 3
     assert any(name.endswith("_count") for name in collector.values)
+
+
+def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("offmap.service.telemetry._STOP_SECONDS", 0.1)
+    answered = threading.Event()
+    with Service(Deployment(make_guard()), Settings(store=str(tmp_path), otel_url="http://127.0.0.1:9")) as service:
+        made = Telemetry(service)
+        shutdown = made._tracing.shutdown
+        monkeypatch.setattr(made._tracing, "shutdown", lambda: answered.wait(60) and shutdown())
+        made.close()
+        assert not answered.is_set()
+    answered.set()
 
 
 def test_it_is_off_by_default_and_what_is_missing_is_named(tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ def digits(tmp_path_factory):
 def opened(browser, url, width=1280):
     context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
+    page.set_default_timeout(WAIT)
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -151,6 +152,7 @@ def test_a_token_opens_the_page(browser, tmp_path):
         url = process.stderr.readline().split(" on ")[1].split(",")[0]
         context = browser.new_context()
         page = context.new_page()
+        page.set_default_timeout(WAIT)
         page.goto(url)
         page.wait_for_selector("#token-dialog[open]")
         page.locator("#token").fill("wrong, but long enough")
@@ -163,5 +165,5 @@ def test_a_token_opens_the_page(browser, tmp_path):
         context.close()
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
         process.stderr.close()

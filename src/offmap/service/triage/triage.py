@@ -93,8 +93,9 @@ class Triage:
         with self._exclusively():
             self._resume()
         service.on_reload, service.on_close = self._record_reload, self.close
+        self._follower = threading.Thread(target=self._follow_always, name="offmap-replicas", daemon=True)
         if self._replicas.shared:
-            threading.Thread(target=self._follow_always, name="offmap-replicas", daemon=True).start()
+            self._follower.start()
 
     def view(self) -> dict[str, Any]:
         """Return everything that the page shows."""
@@ -204,6 +205,8 @@ class Triage:
         if self._process is not None:
             self._process.stop()
         self.tasks.join(self.service.settings.shutdown_seconds)
+        if self._follower.is_alive():
+            self._follower.join(_FOLLOW_SECONDS)
         self.journal.close()
 
     def _resume(self) -> None:

@@ -268,7 +268,9 @@ function showFigures() {
     return bar;
   });
   $("histogram").replaceChildren(...bars);
-  $("threshold-note").textContent = "at least " + percent(guard.tpr) + " of known inputs are accepted";
+  const promise = "at least " + percent(guard.tpr) + " of known inputs are accepted" +
+    (guard.confidence === null ? "" : ", with " + percent(guard.confidence) + " confidence");
+  $("threshold-note").textContent = (stats.drift && stats.drift.alarm ? "promised before the drift: " : "") + promise;
   $("notice").hidden = !view.notice;
   $("notice").textContent = view.notice ?? "";
   const words = driftWords(stats.drift);
@@ -291,8 +293,10 @@ function driftWords(drift) {
     ["scores have sunk in ", of("score", "lower")],
     ["these features have moved: ", drift.features.map((one) => one.feature + (one.direction === "higher" ? " (up)" : " (down)"))],
   ].filter(([, names]) => names.length).map(([words, names]) => words + listed(names));
-  if (!parts.length) return drift.alarm ? "Inputs have drifted from those of calibration; so far no class or feature stands out." : "";
-  return "Inputs have drifted from those of calibration: " + parts.join("; ") + ".";
+  if (!parts.length && !drift.alarm) return "";
+  const advice = " What the threshold promises was for inputs as before: look at the unknown ones, then calibrate anew or learn what is new.";
+  if (!parts.length) return "Inputs have drifted from those of calibration; so far no class or feature stands out." + advice;
+  return "Inputs have drifted from those of calibration: " + parts.join("; ") + "." + advice;
 }
 
 function showJob() {
