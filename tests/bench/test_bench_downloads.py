@@ -164,30 +164,30 @@ def test_the_published_weights_are_fetched_converted_and_checked(server, data_fo
     torch.save({"epoch": 100, "state_dict": load_file(held)}, tmp_path / "checkpoint_100.pth.tar")
     server.body = (tmp_path / "checkpoint_100.pth.tar").read_bytes()
     suite = load_suite("cifar10-densenet")
-    assert suite.published.accuracy == 94.54
+    assert suite.sources.accuracy == 94.54
     few = SetSpec("known test", {"tiles": "cifar10_test", "at_most": 60})
     with np.load(data_folder / "features" / "cifar10-densenet__cifar10_test.npz") as kept:
         state = load_file(held)
         rows = np.sort(np.random.default_rng(0).permutation(10_000)[:60])
         logits = kept["features"][rows].astype(np.float32) @ state["fc.weight"].numpy().T + state["fc.bias"].numpy()
         right = 100 * float((logits.argmax(axis=1) == kept["labels"][rows]).mean())
-    published = SuiteSources((), suite.published.weights, hashlib.sha256(server.body).hexdigest(), right)
-    small = replace(suite, test=few, published=published)
+    sources = SuiteSources((), suite.sources.weights, hashlib.sha256(server.body).hexdigest(), right)
+    small = replace(suite, test=few, sources=sources)
     (tmp_path / "images").symlink_to(data_folder / "images")
     mirror = f"http://127.0.0.1:{server.server_port}"
     (file,), found = get_suite(small, tmp_path, mirror=mirror)
     assert file.read_bytes() == held.read_bytes()
     assert found == pytest.approx(right)
     with pytest.raises(StoreError, match=r"published are 12\.00 %"):
-        get_suite(replace(small, published=replace(published, accuracy=12.0)), tmp_path, mirror=mirror)
+        get_suite(replace(small, sources=replace(sources, accuracy=12.0)), tmp_path, mirror=mirror)
     assert len(server.asked) == 1, "what is there is left alone"
 
 
 def test_every_suite_names_sets_that_can_be_fetched():
     for name in list_built_in():
-        published = load_suite(name).published
-        assert set(published.sets) <= downloads.SETS.keys(), name
-        assert bool(published.weights) == bool(published.sha256), name
+        sources = load_suite(name).sources
+        assert set(sources.sets) <= downloads.SETS.keys(), name
+        assert bool(sources.weights) == bool(sources.sha256), name
 
 
 def test_the_command_lists_addresses_and_checksums():

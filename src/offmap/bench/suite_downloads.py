@@ -25,7 +25,7 @@ def get_suite(
     Parameters
     ----------
     suite : Suite
-        Which declares [published].
+        Which declares [sources].
     data : Path
         The data folder.
     mirror : str, optional
@@ -47,24 +47,24 @@ def get_suite(
     StoreError
         If a checksum is wrong, or the network is not as accurate as it was published to be.
     """
-    published = suite.published
-    if not published.sets and not published.weights:
+    sources = suite.sources
+    if not sources.sets and not sources.weights:
         raise InputError(f"suite {suite.name}: it does not say where its sets are published; see --downloads")
     files = [
-        file for name in published.sets for file in fetch_set(name, data, mirror=mirror, on_step=on_step)
+        file for name in sources.sets for file in fetch_set(name, data, mirror=mirror, on_step=on_step)
     ]  # fmt: skip
-    if not published.weights:
+    if not sources.weights:
         return files, None
     target = data / str(suite.networks[0].options["weights"])
     if not target.is_file():
-        remote = Remote(published.weights, published.sha256, "sha256")
+        remote = Remote(sources.weights, sources.sha256, "sha256")
         url = remote.url if mirror is None else f"{mirror.rstrip('/')}/{remote.name}"
         on_step(f"fetching {url}")
         target.parent.mkdir(parents=True, exist_ok=True)
         packed = target.with_name(f"{target.stem}-{remote.name}")
         fetch(Remote(url, remote.checksum, remote.algorithm), packed)
         convert_weights(packed, target)
-    accuracy = None if published.accuracy is None else check_accuracy(suite, data, on_step)
+    accuracy = None if sources.accuracy is None else check_accuracy(suite, data, on_step)
     return [*files, target], accuracy
 
 
@@ -99,7 +99,7 @@ def check_accuracy(suite: Suite, data: Path, on_step: Callable[[str], None] = la
     Parameters
     ----------
     suite : Suite
-        With an accuracy in [published].
+        With an accuracy in [sources].
     data : Path
         The data folder.
     on_step : callable, optional
@@ -121,7 +121,7 @@ def check_accuracy(suite: Suite, data: Path, on_step: Callable[[str], None] = la
     network = make_network(spec, None, data, data)
     acts = network.net.extract(network.batches(test, BATCH), progress=False)
     found = 100 * float(np.mean(acts.predictions == np.asarray(test.samples.labels)))
-    wanted = suite.published.accuracy
+    wanted = suite.sources.accuracy
     if wanted is not None and abs(found - wanted) > TOLERANCE:
         raise StoreError(
             f"{data / str(spec.options['weights'])}: {found:.2f} % of {suite.test.name} right, published are "

@@ -114,7 +114,7 @@ class Suite:
         Inputs that networks trained here learn from.
     outliers : SetSpec or None
         Unknown inputs to choose parameters on, in place of noise; never those that are tested on.
-    published : SuiteSources
+    sources : SuiteSources
         Where its sets and weights can be fetched.
     """
 
@@ -131,7 +131,7 @@ class Suite:
     shifted: tuple[SetSpec, ...] = ()
     protocol: Protocol = field(default_factory=Protocol)
     thesis: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
-    published: SuiteSources = field(default_factory=SuiteSources)
+    sources: SuiteSources = field(default_factory=SuiteSources)
 
 
 def list_built_in() -> dict[str, Path]:
@@ -200,7 +200,7 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
         "shifted",
         "methods",
         "protocol",
-        "published",
+        "sources",
         "thesis",
     }
     _only(declared, words, f"suite {name}")
@@ -209,8 +209,8 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
             raise InputError(f"suite {name}: [{word}] is missing; a suite has networks, known, test, ood and methods")
     protocol = declared.get("protocol", {})
     _only(protocol, {made.name for made in fields(Protocol)}, f"suite {name}, [protocol]")
-    published = dict(declared.get("published", {}))
-    _only(published, {made.name for made in fields(SuiteSources)}, f"suite {name}, [published]")
+    sources = dict(declared.get("sources", {}))
+    _only(sources, {made.name for made in fields(SuiteSources)}, f"suite {name}, [sources]")
     unknown = tuple(_set(f"ood.{key}", key, source, name) for key, source in declared["ood"].items())
     shifted = tuple(_set(f"shifted.{key}", key, source, name) for key, source in declared.get("shifted", {}).items())
     if twice := {part.name for part in shifted} & {part.name for part in unknown}:
@@ -233,7 +233,7 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
         methods=tuple(map(str, declared["methods"])),
         protocol=Protocol(**protocol),
         thesis=thesis,
-        published=SuiteSources(**{**published, "sets": tuple(published.get("sets", ()))}),
+        sources=SuiteSources(**{**sources, "sets": tuple(sources.get("sets", ()))}),
     )
 
 
