@@ -25,9 +25,9 @@ RESULTS = Path(__file__).parent / "results" / "caltech.json"
 METHODS = ("kmeans", "gcd", "ss-kmeans", "auto")
 
 
-def load() -> tuple[np.ndarray, np.ndarray]:
+def load(data: Path) -> tuple[np.ndarray, np.ndarray]:
     """Features and classes, without the pictures that show no class."""
-    with np.load(Path(os.environ["OFFMAP_DATA"]) / "features" / "resnet50__caltech101.npz") as arrays:
+    with np.load(data / "features" / "resnet50__caltech101.npz") as arrays:
         names = arrays["classes"][arrays["labels"]]
         shown = names != "BACKGROUND_Google"
         return arrays["features"][shown].astype(np.float32), arrays["labels"][shown].astype(np.int64)
@@ -46,7 +46,7 @@ def measure(rows: np.ndarray, truth: np.ndarray, seed: int, method: str, given: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", nargs="*", type=int, default=[2, 3, 4, 5, 6])
-    rows, truth = load()
+    rows, truth = load(Path(os.environ["OFFMAP_DATA"]))
     for seed in parser.parse_args().seeds:
         for method in METHODS:
             for given in (True, False):

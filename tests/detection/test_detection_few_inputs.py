@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 import offmap
 from offmap.detection.scores.few_inputs import optimal_shrinkage, shrink
 from offmap.errors import InputError, OffmapWarning
+from offmap.extra_passes import Layer
 from offmap.metrics.detection import detection_report
 
+GRAM = "gram(['a'], powers=1)"
 DISTANCES = ("mahalanobis", "mahalanobis_pp", "rmds", "rmds_pp", "ssd", "ssd(tied=true)", "grood")
-PREDICTED = ("she", "cadref", "openmax", "kl_matching", "temperature_scaling|msp")
+PREDICTED = ("she", "cadref", "openmax", "kl_matching", "temperature_scaling|msp", GRAM)
 PLENTY = 60
 
 
@@ -31,7 +33,8 @@ def few(
 
     def drawn(of: np.ndarray) -> offmap.Activations:
         rows = np.maximum(centres[of] + 0.35 * stretch * rng.normal(size=(len(of), width)), 0).astype(np.float32)
-        return offmap.Activations(rows, head, labels=of if of.max() < classes else None)
+        sums = {Layer("a", "gram", 1).key: (rows * rows.sum(axis=1, keepdims=True))[:, None]}  # of maps of one pixel
+        return offmap.Activations(rows, head, labels=of if of.max() < classes else None, extras=sums)
 
     known, test = np.repeat(np.arange(classes), per_class), np.arange(240) % classes
     return drawn(known), drawn(test), drawn(classes + test)
@@ -138,3 +141,27 @@ def test_openmax_shares_one_distribution_or_says_that_it_cannot() -> None:
         offmap.detector("openmax").fit(few(1, 20, 5, 0)[0])
     with pytest.warns(OffmapWarning, match="share one distribution"):
         offmap.detector("openmax").fit(few(2, 20, 5, 0)[0])
+    many = few(40, 20, 5, 0)[0]
+    rows = np.flatnonzero((many.labels != 2) | (np.cumsum(many.labels == 2) == 1))  # one input of class 2 is left
+    with pytest.warns(OffmapWarning, match="1 classes have fewer than 10"):
+        fitted = offmap.detector("openmax").fit(many[rows])
+    assert np.isfinite(fitted.score(many)).all()
+
+
+def test_gram_takes_the_widest_range_for_classes_of_few_inputs() -> None:
+    known, _, far = few(1, 20, 5, 0)
+    with pytest.warns(OffmapWarning, match="classes were predicted for fewer than 10 known inputs"):
+        fitted = offmap.detector(GRAM).fit(known)
+    sums = (known.features * known.features.sum(axis=1, keepdims=True)).astype(np.float64)
+    low, high = sums.min(axis=0), sums.max(axis=0)
+
+    def deviation(acts: offmap.Activations) -> np.ndarray:
+        rows = (acts.features * acts.features.sum(axis=1, keepdims=True)).astype(np.float64)
+        below, above = np.maximum(low - rows, 0) / (low + 1e-6), np.maximum(rows - high, 0) / (high + 1e-6)
+        return np.asarray((below + above).sum(axis=1))
+
+    scores, expected = -fitted.score(far), deviation(far)
+    np.testing.assert_allclose(scores / scores.max(), expected / expected.max(), rtol=1e-3, atol=1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        offmap.detector(GRAM).fit(few(40, 20, 1, 0)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -81,6 +82,25 @@ def test_only_the_named_part_of_a_network_learns() -> None:
     assert changed == {"layer4"}
     with pytest.raises(InputError, match="no parameter has that name"):
         learn(images, np.where(truth < 2, truth, -1), 4, body, objective="opencon", epochs=1, keep=("layer9",))
+
+
+def test_a_pre_trained_network_gets_pictures_scaled_as_it_wants_them(tmp_path: Path) -> None:
+    images, truth = pictures()
+    body = make_encoder("resnet18", (1, 16, 16), width=4)[0]
+    labels = np.where(truth < 2, truth, -1)
+    scale = {"mean": (0.4,), "std": (0.1,)}
+    model = learn(images, labels, 4, copy.deepcopy(body), objective="gcd", epochs=0, projection=0, **scale)
+    plain = torch.from_numpy(np.asarray(images, np.float32)[:, None])
+    expected = body.eval()((plain / (255 if images.dtype == np.uint8 else 1) - 0.4) / 0.1)
+    expected = torch.nn.functional.normalize(expected, dim=1).detach().numpy()
+    assert np.allclose(model.transform(images), expected, atol=1e-5)
+    model.save(tmp_path / "model.offmap")
+    again = OpenWorldModel.restore(store.load(tmp_path / "model.offmap"), encoder=copy.deepcopy(body))
+    assert np.allclose(again.transform(images), expected, atol=1e-5)
+    with pytest.raises(InputError, match=r"mean=\(1, 2\): one number, or one for each of 1 channels"):
+        learn(images, labels, 4, body, objective="gcd", epochs=0, mean=(1, 2))
+    with pytest.raises(InputError, match="std="):
+        learn(images, labels, 4, body, objective="gcd", epochs=0, std=(0.0,))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from offmap import store
+from offmap.bench.groups import GroupRow, list_groups
 from offmap.bench.sets import LoadedSet
 from offmap.detection.evaluate import Row
 from offmap.metrics.detection import STANDARD
@@ -90,6 +91,8 @@ class SuiteResult:
     shifted : list of SuiteRow
         Known inputs under a covariate shift against plain ones: an AUROC of 50 % and an FPR95 (here the share of them
         that is accepted) of 95 % mean that a method takes no notice.
+    groups : list of GroupRow
+        Means over groups of unknown sets, where the suite names any: the scores of the first seed.
     skipped : dict of str to str
         Methods that could not run, each with the reason.
     scores : dict of str to dict of str to dict of str to ndarray
@@ -105,6 +108,7 @@ class SuiteResult:
     about: str
     rows: list[SuiteRow] = field(default_factory=list)
     shifted: list[SuiteRow] = field(default_factory=list)
+    groups: list[GroupRow] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     scores: dict[str, dict[str, dict[str, Array]]] = field(default_factory=dict)
     sets: dict[str, dict[str, LoadedSet]] = field(default_factory=dict)
@@ -140,6 +144,7 @@ class SuiteResult:
                 "about": self.about,
                 "rows": [row.as_dict() for row in self.rows],
                 **({"shifted": [row.as_dict() for row in self.shifted]} if self.shifted else {}),
+                **({"groups": [row.as_dict() for row in self.groups]} if self.groups else {}),
                 "skipped": self.skipped,
                 "notes": self.notes,
             },
@@ -170,6 +175,9 @@ class SuiteResult:
                 self.of(network),
                 [row for row in self.shifted if row.network == network],
             )
+        lines += list_groups(self.groups)
+        if self.groups:
+            lines.append("FPR95, unknown: known inputs flagged when 95 % of the unknown are, as OpenOOD counts")
         if self.skipped:
             lines += ["", f"left out: {', '.join(self.skipped)}; results.json says why"]
         told = "per cent; FPR95 at 95 % of known inputs accepted; ± over seeds, where random numbers enter"

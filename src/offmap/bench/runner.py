@@ -14,6 +14,7 @@ import numpy as np
 from offmap.activations import Activations
 from offmap.bench.cache import Extractor, hold_out, locate_cache
 from offmap.bench.full_spectrum import separate_shifted
+from offmap.bench.groups import summarise_groups
 from offmap.bench.networks import BenchNetwork, make_network
 from offmap.bench.results import SuiteResult, SuiteRow
 from offmap.bench.sets import LoadedSet, load_set
@@ -86,6 +87,12 @@ def run_suite(
     result = SuiteResult(suite.name, suite.about)
     for spec in suite.networks:
         _measure_network(suite, spec, specs, folder, kept, fresh, on_step, result, device)
+    result.groups = summarise_groups(
+        result.scores,
+        {part.name: part.group for part in suite.ood if part.group},
+        [part.name for part in suite.shifted],
+        {group: {repr(detector(m)): v / 100 for m, v in found.items()} for group, found in suite.published.items()},
+    )
     result.notes |= {"protocol": asdict(suite.protocol), "methods": list(specs)}
     return result
 

@@ -63,6 +63,7 @@ def build_suite_page(result: SuiteResult) -> Page:
         _curves(page, result, network)
         _inside(page, result, network)
         _hardest(page, result, network)
+    _groups(page, result)
     if result.skipped:
         page.section("Left out").table(["what", "why"], list(result.skipped.items()))
     return page.settings({**result.notes, "versions": versions()}, title="Settings and versions")
@@ -153,6 +154,24 @@ def _table(page: Page, result: SuiteResult, network: str) -> None:
     for row in rows:
         heat.setdefault(row.method, {})[row.ood] = 100 * row.fpr95
     page.figure(comparison_heat(heat, metric="FPR95", best="min"), "FPR95 by method and set; light is good.")
+
+
+def _groups(page: Page, result: SuiteResult) -> None:
+    if not result.groups:
+        return
+    printed = any(row.published is not None for row in result.groups)
+    rows = sorted(result.groups, key=lambda row: (row.group, -row.auroc))
+    page.section("Groups of unknown sets").table(
+        ["network", "group", "method", "AUROC", "FPR95", "FPR95, unknown", *(["published AUROC"] if printed else [])],
+        [
+            [row.network, row.group, row.method]
+            + [100 * value for value in (row.auroc, row.fpr95, row.fpr95_unknown)]
+            + ([None if row.published is None else 100 * row.published] if printed else [])
+            for row in rows
+        ],
+        caption="Means over the sets of a group, in per cent. *FPR95, unknown*: known inputs flagged when 95 % of the "
+        "unknown are, as OpenOOD counts. The full spectrum counts shifted known inputs as known.",
+    )
 
 
 def _shifted(page: Page, result: SuiteResult, network: str) -> None:

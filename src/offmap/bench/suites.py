@@ -13,14 +13,16 @@ from offmap.errors import InputError
 
 BUILT_IN = Path(__file__).with_name("declared")
 ALL = "all"
+SPECTRUM = ", full spectrum"  # of a group in [published]: shifted known inputs count as known
 
 
 @dataclass(frozen=True)
 class SetSpec:
-    """One set of inputs: its name, and where it comes from as `offmap.bench.sets` reads it."""
+    """One set of inputs: its name, where it comes from as `offmap.bench.sets` reads it, and its group if it has one."""
 
     name: str
     source: Mapping[str, Any]
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class Suite:
         Text forms of detectors; ``all`` stands for every method in the registry that is not named otherwise.
     thesis : mapping
         Figures printed in the thesis, in per cent: by unknown set, then by method, FPR95 and AUROC.
+    published : mapping
+        AUROCs published elsewhere for groups of unknown sets, in per cent: by group, then by method.
     train : SetSpec or None
         Inputs that networks trained here learn from.
     outliers : SetSpec or None
@@ -132,6 +136,7 @@ class Suite:
     protocol: Protocol = field(default_factory=Protocol)
     thesis: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     sources: SuiteSources = field(default_factory=SuiteSources)
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def list_built_in() -> dict[str, Path]:
@@ -202,6 +207,7 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
         "protocol",
         "sources",
         "thesis",
+        "published",
     }
     _only(declared, words, f"suite {name}")
     for word in ("network", "known", "test", "ood", "methods"):
@@ -221,6 +227,12 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
     }
     if strange := thesis.keys() - {ood.name for ood in unknown}:
         raise InputError(f"suite {name}: [thesis] names {sorted(strange)[0]!r}, which is not among its unknown sets")
+    published = {
+        group: {method: float(value) for method, value in figures.items()}
+        for group, figures in declared.get("published", {}).items()
+    }
+    if strange := {name.removesuffix(SPECTRUM) for name in published} - {ood.group for ood in unknown}:
+        raise InputError(f"suite {name}: [published] names {sorted(strange)[0]!r}, which is no group of its sets")
     return Suite(
         name=name,
         about=str(declared.get("about", "")),
@@ -234,13 +246,15 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
         protocol=Protocol(**protocol),
         thesis=thesis,
         sources=SuiteSources(**{**sources, "sets": tuple(sources.get("sets", ()))}),
+        published=published,
     )
 
 
 def _set(place: str, key: str, source: Any, suite: str) -> SetSpec:
     if not isinstance(source, Mapping):
         raise InputError(f"suite {suite}: [{place}] is {source!r}; a table is needed, such as {{ path = 'set.npz' }}")
-    return SetSpec(str(source.get("name", key)), {word: value for word, value in source.items() if word != "name"})
+    rest = {word: value for word, value in source.items() if word not in ("name", "group")}
+    return SetSpec(str(source.get("name", key)), rest, str(source.get("group", "")))
 
 
 def _network(key: str, options: Any, suite: str) -> NetworkSpec:

@@ -18,7 +18,7 @@ from offmap.discovery.inputs import KnownClasses
 from offmap.errors import InputError
 from offmap.learning.encoders import Encoder, Pictures, Whitening, make_named_encoder, wrap_bert, wrap_module
 from offmap.learning.grouping import group_rows
-from offmap.learning.inputs import Inputs
+from offmap.learning.inputs import Inputs, split_rows
 from offmap.learning.model import SHARPNESS, OpenWorldModel, OpenWorldNet
 from offmap.learning.objectives import Objective
 from offmap.learning.settings import Training
@@ -27,7 +27,7 @@ from offmap.models.freezing import freeze
 from offmap.neighbors.vectors import unit
 from offmap.typing import IntArray
 
-BLOCK = 2048
+BLOCK = 2048  # rows worked on at once
 
 
 def assemble_model(
@@ -113,7 +113,7 @@ def fit_encoder(encoder: str | nn.Module, data: Inputs, codes: IntArray, trainin
         if isinstance(module, Whitening):
             module.fit(data.tensor.numpy(), codes, training.shrinkage)
         elif isinstance(module, Pictures):
-            module.fit(data.tensor)
+            module.fit(data.tensor, training.mean, training.std)
     return made
 
 
@@ -143,8 +143,7 @@ def compute_features(network: nn.Module, prepared: Tensor, device: str = "cpu") 
 def apply_in_blocks(module: nn.Module, inputs: Tensor, device: str = "cpu") -> Tensor:
     """Apply a module to all inputs, block by block; the results are on the CPU."""
     with torch.no_grad():
-        blocks = (inputs[start : start + BLOCK] for start in range(0, len(inputs), BLOCK))
-        return torch.cat([module(block.to(device)).cpu() for block in blocks])
+        return torch.cat([module(block.to(device)).cpu() for block in split_rows(inputs, BLOCK)])
 
 
 def freeze_except(encoder: Encoder, keep: tuple[str, ...]) -> None:

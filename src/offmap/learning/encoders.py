@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class Whitening(nn.Module):
 
 
 class Pictures(nn.Module):
-    """Pictures as floats with mean 0 and deviation 1 per channel."""
+    """Pictures as floats, less a mean and over a deviation per channel: those of the set, or those that are given."""
 
     mean: Tensor
     deviation: Tensor
@@ -87,11 +87,18 @@ class Pictures(nn.Module):
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("deviation", torch.ones(channels))
 
-    def fit(self, pictures: Tensor) -> None:
-        """Take mean and deviation from these."""
-        values = pictures.double()
-        self.mean.copy_(values.mean(dim=(0, 2, 3)))
-        self.deviation.copy_(values.std(dim=(0, 2, 3)).clamp(min=1e-6))
+    def fit(self, pictures: Tensor, mean: Sequence[float] = (), std: Sequence[float] = ()) -> None:
+        """Take mean and deviation as given, one number or one per channel; what is not given, from the pictures."""
+        for name, given in (("mean", mean), ("std", std)):
+            if len(given) not in (0, 1, len(self.mean)):
+                raise InputError(f"{name}={tuple(given)}: one number, or one for each of {len(self.mean)} channels")
+        values = None if mean and std else pictures.double()
+        for held, given, compute in ((self.mean, mean, torch.mean), (self.deviation, std, torch.std)):
+            if given:
+                held.copy_(torch.tensor(given))
+            elif values is not None:
+                held.copy_(compute(values, dim=(0, 2, 3)))
+        self.deviation.clamp_(min=1e-6)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Standardise pictures."""

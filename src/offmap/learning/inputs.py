@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from offmap.learning.objectives.base import Kind
 from offmap.models.tokenizer import Tokenizer
 
 CHANNELS = (1, 3)
+VALUES = 2**22  # of the inputs worked on at once: a network of large pictures needs many times their size
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,18 @@ def as_inputs(values: Any) -> Inputs:
         array = np.moveaxis(array, 3, 1)
     scale = 255.0 if array.dtype == np.uint8 else 1.0
     return Inputs(torch.from_numpy(np.ascontiguousarray(array, np.float32) / np.float32(scale)), "images")
+
+
+def split_rows(inputs: Tensor, most: int) -> Iterator[Tensor]:
+    """Yield the inputs in parts of at most `most` rows, and of fewer where rows are large.
+
+    Examples
+    --------
+    >>> [len(part) for part in split_rows(torch.zeros(5, 3), 4)]
+    [4, 1]
+    >>> [len(part) for part in split_rows(torch.zeros(100, 3, 160, 160), 2048)]
+    [54, 46]
+    """
+    rows = min(most, max(VALUES // max(inputs[:1].numel(), 1), 1))
+    for start in range(0, len(inputs), rows):
+        yield inputs[start : start + rows]

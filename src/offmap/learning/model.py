@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from offmap import store
 from offmap.errors import InputError, StoreError
 from offmap.learning.encoders import Encoder, build_encoder
-from offmap.learning.inputs import as_inputs, as_tokens
+from offmap.learning.inputs import as_inputs, as_tokens, split_rows
 from offmap.learning.objectives.base import Objective
 from offmap.models.known_heads import RotatedLinear, build_known_head, turn_pictures
 from offmap.neighbors.vectors import unit
@@ -214,8 +214,7 @@ class OpenWorldModel:
         inputs = (as_tokens(x, encoder.tokenizer) if encoder.reads_tokens else as_inputs(x)).tensor
         if not len(inputs):
             raise InputError("there is no input; give at least one row")
-        for start in range(0, len(inputs), size):
-            yield inputs[start : start + size]
+        yield from split_rows(inputs, size)
 
     def _logits(self, x: Any) -> Iterator[Tensor]:
         with torch.no_grad():

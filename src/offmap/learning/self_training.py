@@ -69,7 +69,8 @@ def fit_rounds(
     codes, n_known, seed = known.codes, len(known), run.seed
     body, prepared = run.prepare(data, codes, n_known, encoder)
     first_body = copy.deepcopy(body.body)
-    rows = data.tensor if data.kind == "embeddings" else building.compute_features(body.body, prepared)
+    as_given = data.kind == "embeddings" and not isinstance(encoder, nn.Module)  # one's own module knows better
+    rows = data.tensor if as_given else building.compute_features(body.body, prepared)
     groups = _discover(rows.numpy(), known, n_classes, seed)
     k = max(int(groups.max()) + 1, n_classes if isinstance(n_classes, int) else 0)
     links = _Links.build(rows, codes, k, seed)

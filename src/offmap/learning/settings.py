@@ -49,6 +49,9 @@ class Training:
     pretrain, pretrain_epochs : str or None and int, default=None and 0
         ``"simclr"`` or ``"scl"``: learn from views alone first, for so many epochs. ``"supcon"`` learns from the
         labelled rows, and from them only.
+    mean, std : tuple of float, default=()
+        Pictures: what is subtracted from values between 0 and 1 and what they are divided by, one number or one per
+        channel, as a pre-trained network wants them; the mean and deviation of the set when empty.
     keep : tuple of str, default=()
         With a network of one's own or by name: train only these parts of it, such as ``("layer4",)``, as OpenCon
         and SORL do from pre-trained weights (thesis, section 8.4); all when empty.
@@ -80,6 +83,8 @@ class Training:
     smoothing: int = 0
     pretrain: str | None = None
     pretrain_epochs: int = 0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     keep: tuple[str, ...] = ()
     amp: str | None = None
     compile: bool = False
@@ -104,6 +109,7 @@ class Training:
             "span": 0 <= self.span < 1,
             "shrinkage": self.shrinkage is None or 0 < self.shrinkage <= 1,
             "smoothing": self.smoothing >= 0,
+            "std": all(value > 0 for value in self.std),
             "pretrain": self.pretrain in (None, "simclr", "scl", "supcon"),
             "pretrain_epochs": self.pretrain_epochs >= 0,
             "amp": self.amp in (None, "bfloat16"),

@@ -30,6 +30,9 @@ _TIMM = (
     (r"blocks\.(\d+)\.mlp\.fc2\.", r"encoder.layers.encoder_layer_\1.mlp.3."),
 )
 
+# The names of residual networks for small pictures, as OpenOOD and many training scripts for CIFAR have them.
+_SMALL = ((r"\.shortcut\.", ".downsample."), (r"(^|\.)linear\.(weight|bias)$", r"\1fc.\2"))
+
 
 class Loaded(NamedTuple):
     """Which parameters a file filled, which it left as they were, and what it held besides."""
@@ -43,7 +46,7 @@ def load_weights(model: nn.Module, file: str | os.PathLike[str], partial: bool =
     """Fill a model with the weights of a file; all of them or, when that is asked for, those that fit.
 
     What wrappers put in front of names (``module.``, ``backbone.``, ``encoder_q.`` …) is taken off where that makes
-    them fit, and vision transformers may be named as by timm and DINO.
+    them fit, vision transformers may be named as by timm and DINO, residual networks as in scripts for CIFAR.
 
     Parameters
     ----------
@@ -167,7 +170,9 @@ def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
 def _fitting_names(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights under the names of the model, by whichever naming and prefix most of them are found."""
     best, most = state, sum(name in own for name in state)
-    for names in (list(state), [_from_timm(name) for name in state]):
+    namings: tuple[tuple[tuple[str, str], ...], ...] = ((), _TIMM, _SMALL)
+    for words in namings:
+        names = [_rename(name, words) for name in state]
         renamed = dict(zip(names, state.values(), strict=True))
         for prefix in ("", *_prefixes(names, own)):
             cut = {name.removeprefix(prefix): value for name, value in renamed.items() if name.startswith(prefix)}
@@ -184,8 +189,8 @@ def _prefixes(names: Iterable[str], own: Mapping[str, Tensor]) -> list[str]:
     return list(dict.fromkeys(name.removesuffix(first) for name in names if name.endswith(first)))
 
 
-def _from_timm(name: str) -> str:
-    for pattern, replacement in _TIMM:
+def _rename(name: str, words: Iterable[tuple[str, str]]) -> str:
+    for pattern, replacement in words:
         name = re.sub(pattern, replacement, name)
     return name
 

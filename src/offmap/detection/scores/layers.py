@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -12,11 +13,13 @@ from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
 from offmap.detection.scores.logits import energy
-from offmap.detection.statistics import Extremes, RowSample, Statistic
+from offmap.detection.statistics import ClassMoments, Extremes, RowSample, Statistic
+from offmap.errors import OffmapWarning
 from offmap.extra_passes import Edited, Layer, RemoveRank1, Request
 from offmap.sampling import priorities
 
 SAMPLE = 1000
+ENOUGH = 10  # inputs that set the range of a class
 TINY = 1e-6  # keeps a bound of 0 from dividing, as in the authors' code
 
 
@@ -46,13 +49,15 @@ def deviation(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return (below + above).sum(dim=1)
 
 
-def fill_bounds(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Fill in bounds for classes that were never predicted, and add a last row: the widest of all.
+def fill_bounds(low: Tensor, high: Tensor, few: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Fill in bounds for classes that were never or hardly predicted, and add a last row: the widest of all.
 
     Parameters
     ----------
     low, high : Tensor of shape (c, d)
         The bounds of each class; infinite for one without inputs.
+    few : Tensor of bool of shape (m,), optional
+        Classes whose own bounds are not used, since few inputs set them; those from m on have their own.
 
     Returns
     -------
@@ -66,6 +71,8 @@ def fill_bounds(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     ([[1.0], [3.0], [1.0]], [[2.0], [4.0], [4.0]])
     """
     seen = torch.isfinite(low).all(dim=1, keepdim=True)
+    if few is not None:
+        seen[: len(few)] &= ~few[: len(low), None]
     lowest, highest = low.amin(dim=0, keepdim=True), high.amax(dim=0, keepdim=True)
     return (
         torch.cat([torch.where(seen, low, lowest), lowest]),
@@ -112,7 +119,7 @@ def halves(rows: Tensor, seed: int) -> Tensor:
     return torch.from_numpy((priorities(rows.cpu().numpy(), seed) >> np.uint64(63)).astype(np.int64))
 
 
-def mean_deviation(rows: Tensor, predicted: Tensor, half: Tensor, bounds: list[Extremes]) -> Tensor:
+def mean_deviation(rows: Tensor, predicted: Tensor, half: Tensor, bounds: list[Extremes], few: Tensor) -> Tensor:
     """Compute the mean deviation of rows from the bounds of the half that they are not in.
 
     Parameters
@@ -125,6 +132,8 @@ def mean_deviation(rows: Tensor, predicted: Tensor, half: Tensor, bounds: list[E
         What `halves` gave.
     bounds : list of Extremes
         Bounds of either half.
+    few : Tensor of bool of shape (c,)
+        Classes whose own bounds are not used.
 
     Returns
     -------
@@ -135,7 +144,7 @@ def mean_deviation(rows: Tensor, predicted: Tensor, half: Tensor, bounds: list[E
     for mine, other in enumerate(reversed(bounds)):
         if other.low.numel():
             chosen = half == mine
-            found.append(class_deviation(rows[chosen], predicted[chosen], *fill_bounds(other.low, other.high)))
+            found.append(class_deviation(rows[chosen], predicted[chosen], *fill_bounds(other.low, other.high, few)))
     mean = torch.cat(found).sum() / max(len(rows), 1)
     return torch.where(mean > 0, mean, 1.0)
 
@@ -159,6 +168,9 @@ class Gram(Score):
     The layers' deviations are each divided by their mean on known inputs that did not set the ranges. The paper takes
     validation data for it. Here known inputs are halved by a hash, and a sample of 1,000 is compared with the ranges of
     the half that each is not in: one reading of one set is enough, and all of it sets the ranges used for scoring.
+
+    A range over few inputs is far too narrow. Classes that were predicted for fewer than 10 known inputs take the
+    widest range of all classes, with a warning.
     """
 
     name = "gram"
@@ -196,11 +208,12 @@ class Gram(Score):
         for place in range(len(self.layers)):
             made |= {f"bounds{place}-{half}": Extremes() for half in (0, 1)}
             made[f"sample{place}"] = RowSample(SAMPLE, seed=self.seed)
-        return made
+        return made | {"counts": ClassMoments(scatter=False)}
 
     def observe(self, statistics: Statistics, block: ActivationBatch) -> None:
         """Widen the ranges of each input's half."""
         predicted = block.logits.argmax(dim=1)
+        statistics["counts"].update(torch.ones(len(block), 1), predicted.cpu())
         for place, sums in enumerate(self._sums(block)):
             half = halves(sums, self.seed + 1).to(sums.device)
             for mine in (0, 1):
@@ -210,15 +223,28 @@ class Gram(Score):
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return ranges for every class, and the mean deviation of each layer."""
         state: State = {}
+        few = self._find_few(statistics["counts"].counts)
         for place in range(len(self.layers)):
             bounds = [statistics[f"bounds{place}-{half}"] for half in (0, 1)]
             rows, predicted = statistics[f"sample{place}"].rows, statistics[f"sample{place}"].companion("predicted")
-            state[f"mean{place}"] = mean_deviation(rows, predicted, halves(rows, self.seed + 1), bounds)
+            state[f"mean{place}"] = mean_deviation(rows, predicted, halves(rows, self.seed + 1), bounds, few)
             both = Extremes()
             for part in bounds:
                 both.merge(part)
-            state[f"low{place}"], state[f"high{place}"] = fill_bounds(both.low, both.high)
+            state[f"low{place}"], state[f"high{place}"] = fill_bounds(both.low, both.high, few)
         return state
+
+    def _find_few(self, counts: Tensor) -> Tensor:
+        """Find the classes that were predicted for too few inputs, and say so."""
+        few = counts < ENOUGH
+        if bool(few.any()):
+            warnings.warn(
+                f"{self}: {int(few.sum())} of {len(few)} classes were predicted for fewer than {ENOUGH} known inputs; "
+                "the widest range of all classes stands in for theirs",
+                OffmapWarning,
+                stacklevel=2,
+            )
+        return few
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return minus the sum of the layers' deviations, each over its mean."""

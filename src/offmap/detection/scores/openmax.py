@@ -148,22 +148,27 @@ class OpenMax(Score):
         means[: len(moments.means)] = moments.means.cpu()
         shape, scale = torch.ones(classes).double(), torch.full((classes,), torch.inf).double()
         few: dict[int, Tensor] = {}
+        many: list[Tensor] = []
         for c in labels.unique().tolist():
             distances = (rows[labels == c] - means[c]).norm(dim=1)
             if len(distances) < FEW:
                 few[c] = distances
                 continue
             farthest = distances.topk(min(self.tail, len(distances))).values
+            many.append(farthest)
             shape[c], scale[c] = fit_weibull(farthest.numpy())
         if few:
             chosen = torch.tensor(list(few))
-            shape[chosen], scale[chosen] = (torch.tensor(value).double() for value in self._pool(few))
+            shape[chosen], scale[chosen] = (torch.tensor(value).double() for value in self._pool(few, many))
         return {"means": means, "shape": shape, "scale": scale}
 
-    def _pool(self, few: Mapping[int, Tensor]) -> tuple[float, float]:
-        """One distribution for classes with few inputs, of distances as a new input would have them."""
+    def _pool(self, few: Mapping[int, Tensor], many: list[Tensor]) -> tuple[float, float]:
+        """One distribution for classes with few inputs, of distances as a new input would have them.
+
+        Where each of them has a single input, the far ends of the other classes have to do.
+        """
         # about a mean of n inputs, one of them is nearer than a new input by √((n - 1)/(n + 1))
-        new = [own * ((len(own) + 1) / (len(own) - 1)) ** 0.5 for own in few.values() if len(own) > 1]
+        new = [own * ((len(own) + 1) / (len(own) - 1)) ** 0.5 for own in few.values() if len(own) > 1] or many
         if not new:
             raise InputError(f"{self}: no class has two rightly classified inputs, so their distances are not known")
         warnings.warn(
