@@ -57,7 +57,6 @@ def main() -> None:
         for name, file in write_reports(Path(folder)).items():
             page = browser.new_page(viewport=SIZE)
             page.goto(file.as_uri())
-            page.wait_for_selector("body[data-ready=yes]")
             page.screenshot(path=PICTURES / f"{name}.png")
             page.close()
         browser.close()

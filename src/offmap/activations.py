@@ -381,6 +381,12 @@ def name_probabilities(logits: Array) -> str | None:
 
 
 def _as_labels(value: Any) -> Array:
+    if np.asarray(value).dtype.kind in "OUS" and not hasattr(value, "detach"):
+        raise InputError(
+            "labels: names are given, class numbers are needed, counted as the network's outputs are. Where no network "
+            "has numbered them: names, labels = numpy.unique(labels, return_inverse=True). "
+            "offmap.sklearn.OpenWorldClassifier takes names as they are"
+        )
     array = as_array(value, "labels")
     if array.ndim != 1:
         raise InputError(f"labels of shape {array.shape}: one class index per input is needed")

@@ -105,7 +105,7 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> Stored:
     except StoreError:
         raise
     except (SafetensorError, ValueError, OSError, RecursionError) as error:
-        raise StoreError(f"{file}: not a readable offmap file, it may be truncated ({error})") from error
+        raise StoreError(f"{file}: not a file that offmap wrote, or it is damaged or truncated ({error})") from error
     if not isinstance(header, dict) or {"format", "kind", "config", "sha256"} - header.keys():
         raise StoreError(f"{file}: a safetensors file, but not one that offmap wrote")
     if not isinstance(header["kind"], str) or not isinstance(header["config"], dict):

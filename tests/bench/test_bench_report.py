@@ -26,7 +26,6 @@ def test_a_suites_report_opens_draws_and_sorts(browser, digits_report):
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(digits_report.as_uri())
-    page.wait_for_selector("body[data-ready=yes]")
     assert "use" in page.locator("main, body").first.inner_text()
     plots = page.locator(".plot").all()
     assert len(plots) >= 5

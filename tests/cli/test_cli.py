@@ -242,7 +242,7 @@ def test_lists_and_help_name_what_is_registered(run):
         (["fit", "known.npz", "react(190)|energy", "--out", "g.offmap"], "react"),
         (["fit", "nowhere.npz", "energy", "--out", "g.offmap"], "nowhere.npz: there is no such file"),
         (["fit", "known.npz", "energy", "--out", "g.offmap"], "logits"),
-        (["fit", "known.npz", "energy", "--head", "head.npz", "--out", "no/where/g.offmap"], "does not exist"),
+        (["fit", "known.npz", "energy", "--head", "head.npz", "--out", "no/where/g.offmap"], "no folder no/where"),
         (["score", "known.npz", "known.npz"], "known.npz"),
         (["extract", "pictures", "--to", "acts"], "--model"),
         (["extract", "pictures", "--model", "MODULE:nothing", "--to", "acts"], "has no 'nothing'"),
@@ -253,8 +253,8 @@ def test_lists_and_help_name_what_is_registered(run):
         (["extract", "pictures", "--model", "MODULE:make", "--mean", "a", "--to", "acts"], "separated by commas"),
         (["extract", "pictures", "--model", "MODULE:make", "--weights", "head.npz", "--to", "acts"], "head.npz"),
         (
-            ["compare", "msp", "--known", "known.npz", "--id-test", "test.npz", "--ood", "far.npz"],
-            "name each set, as in --ood svhn=svhn.npz",
+            ["compare", "msp", "--known", "known.npz", "--id-test", "test.npz", "--ood", "far=nowhere"],
+            "nowhere: there is no such file or folder",
         ),
     ],
 )

@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -33,7 +35,7 @@ from offmap.cli import (
 )
 from offmap.cli.examples import show_example
 from offmap.cli.registered import RegistryCommand, load_plugin
-from offmap.errors import OffmapError
+from offmap.errors import OffmapError, OffmapWarning
 
 Plugins = Annotated[
     list[str] | None,
@@ -41,22 +43,23 @@ Plugins = Annotated[
         "--plugin", help="Import this .py file or module first: what it registers can be named. May be given again."
     ),
 ]
-COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo.demo,
-    "guard": guard.guard,
-    "extract": extract.extract,
-    "fit": fit.fit,
-    "score": score.score,
-    "recalibrate": recalibrate.recalibrate,
-    "compare": compare.compare,
-    "discover": discover.discover,
-    "learn": learn.learn,
-    "loop": loop.loop,
-    "explain": explain.explain,
-    "export": export.export,
-    "serve": serve.serve,
-    "methods": methods.methods,
-    "bench": bench.bench,
+_DETECT, _CLASSES, _RUN, _STUDY = "Detect unknown inputs", "Find and learn new classes", "Run it", "Study methods"
+COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {  # by what a user wants to do
+    "demo": ("Start here", demo.demo),
+    "guard": ("Start here", guard.guard),
+    "extract": (_DETECT, extract.extract),
+    "fit": (_DETECT, fit.fit),
+    "score": (_DETECT, score.score),
+    "recalibrate": (_DETECT, recalibrate.recalibrate),
+    "discover": (_CLASSES, discover.discover),
+    "learn": (_CLASSES, learn.learn),
+    "loop": (_CLASSES, loop.loop),
+    "export": (_RUN, export.export),
+    "serve": (_RUN, serve.serve),
+    "compare": (_STUDY, compare.compare),
+    "explain": (_STUDY, explain.explain),
+    "methods": (_STUDY, methods.methods),
+    "bench": (_STUDY, bench.bench),
 }
 
 app = typer.Typer(
@@ -78,15 +81,32 @@ def _offmap(version: bool = typer.Option(False, "--version", help="Print the ver
         raise typer.Exit
 
 
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """Print warnings of offmap's own as one line, without the place in our code that gave them."""
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(message: Any, category: Any, *place: Any, **more: Any) -> None:
+            if issubclass(category, OffmapWarning):
+                print(f"offmap: warning: {message}", file=sys.stderr)
+            else:
+                shown(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
+
+
 def _guarded(command: Callable[..., None]) -> Callable[..., None]:
     """Import plugins first; errors made on purpose become one line and an exit code, anything else is a bug."""
 
     @functools.wraps(command)
     def run(*args: Any, plugin: list[str] | None = None, **kwargs: Any) -> None:
         try:
-            for source in plugin or ():
-                load_plugin(source)
-            command(*args, **kwargs)
+            with _told_in_one_line():
+                for source in plugin or ():
+                    load_plugin(source)
+                command(*args, **kwargs)
         except BrokenPipeError:
             sys.stderr.close()  # the reader of our output has gone; Python would complain at exit
             raise typer.Exit(0) from None
@@ -107,8 +127,9 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _name, _command in COMMANDS.items():
-    app.command(_name, cls=RegistryCommand, epilog=show_example(_name))(_guarded(_command))
+for _name, (_panel, _command) in COMMANDS.items():
+    _made = app.command(_name, cls=RegistryCommand, epilog=show_example(_name), rich_help_panel=_panel)
+    _made(_guarded(_command))
 
 
 _scope = typer.Typer(
@@ -116,7 +137,7 @@ _scope = typer.Typer(
 )
 for _name, _command in {"fit": scope.fit, "check": scope.check}.items():
     _scope.command(_name, cls=RegistryCommand, epilog=show_example(f"scope {_name}"))(_guarded(_command))
-app.add_typer(_scope, name="scope")
+app.add_typer(_scope, name="scope", rich_help_panel=_RUN)
 
 
 def main() -> None:

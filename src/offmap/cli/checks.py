@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -23,19 +25,66 @@ def check_outputs(table: Path | None = None, page: Path | None = None) -> None:
         check_page(page)
 
 
+def check_file(file: Path | None) -> None:
+    """Refuse a file that could not be written, before any work is done.
+
+    Examples
+    --------
+    >>> check_file(Path("nowhere/guard.offmap"))
+    Traceback (most recent call last):
+    ...
+    offmap.errors.InputError: nowhere/guard.offmap: there is no folder nowhere; make it first
+    """
+    from offmap.errors import InputError
+
+    if file is None:
+        return
+    if file.is_dir():
+        raise InputError(f"{file}: a folder; give the name of a file in it")
+    if not file.parent.is_dir():
+        raise InputError(f"{file}: there is no folder {file.parent}; make it first")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise InputError(f"{file}: cannot be written here; choose another place, or ask for the right to write")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that could not be made or written to, before any work is done."""
+    from offmap.errors import InputError
+
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise InputError(f"{folder}: {there} is a file; a folder is needed here, choose another name")
+    if not os.access(there, os.W_OK):
+        raise InputError(f"{folder}: cannot be written here; choose another place, or ask for the right to write")
+
+
+def check_packages(what: str, packages: Sequence[str], extra: str) -> None:
+    """Refuse what needs packages that are not there, and name the extra that has them.
+
+    Examples
+    --------
+    >>> check_packages("a report", ["numpy", "no_such_package"], "report")
+    Traceback (most recent call last):
+    ...
+    offmap.errors.DependencyError: a report needs no_such_package, not installed: pip install 'offmap[report]'
+    """
+    from offmap.errors import DependencyError
+
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DependencyError(f"{what} needs {' and '.join(missing)}, not installed: pip install 'offmap[{extra}]'")
+
+
 def check_page(file: Path | None) -> None:
     """Refuse a report that could not be written: another ending, no such folder, packages that are not there."""
-    from offmap.errors import DependencyError, InputError
+    from offmap.errors import InputError
 
-    missing = [name for name in ("jinja2", "plotly") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise DependencyError(f"a report needs {' and '.join(missing)}, not installed: pip install 'offmap[report]'")
+    check_packages("a report", ("jinja2", "plotly"), "report")
     if file is None:
         return
     if file.suffix not in (".html", ".htm"):
         raise InputError(f"{file}: a report ends in .html")
-    if not file.absolute().parent.is_dir():
-        raise InputError(f"{file}: there is no folder {file.absolute().parent}")
+    check_file(file)
 
 
 def check_encoder(named: str | None) -> None:

@@ -18,7 +18,10 @@ def demo(
 ) -> None:
     """Train a small network on some digits, find the ones it was never taught, write a report."""
     from offmap.bench.demo import run_demo, write_demo
+    from offmap.cli.checks import check_folder, check_page
 
+    check_page(None)
+    check_folder(out)
     done = run_demo(seed, on_step=say if sys.stderr.isatty() else lambda words: None)
     report = write_demo(done, out)
     result = {

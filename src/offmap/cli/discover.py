@@ -9,6 +9,8 @@ import typer
 
 from offmap.cli.options import InputOptions, Json, show, tell_long_steps, with_inputs
 
+UNKNOWN = "unknown"
+
 
 @with_inputs
 def discover(
@@ -29,7 +31,7 @@ def discover(
     ] = None,
     unknown: Annotated[
         str, typer.Option(help="The sub-folder, or the class by name, that holds what nobody has labelled.")
-    ] = "unknown",
+    ] = UNKNOWN,
     k: Annotated[str, typer.Option("--k", help="Known and novel classes together, or auto.")] = "auto",
     method: Annotated[str, typer.Option(help="auto, or one of {discovery}.")] = "auto",
     outliers: Annotated[bool, typer.Option("--outliers", help="Flag rows of no class as -1.")] = False,
@@ -46,14 +48,13 @@ def discover(
     as_json: Json = False,
 ) -> None:
     """Find the classes hidden among unlabelled inputs: how many there are, and which rows belong together."""
-    import numpy as np
-
     from offmap import data as files
-    from offmap.cli.checks import check_outputs
+    from offmap.cli.checks import check_file, check_outputs
     from offmap.discovery import discover as find
     from offmap.errors import InputError
 
     check_outputs(table=out, page=report)
+    check_file(save)
     if k != "auto" and not k.isdigit():
         raise InputError(f"--k {k}: a whole number or auto is needed")
     named: dict[str, Any] = {}
@@ -77,8 +78,7 @@ def discover(
         features, own = acts.features, _labels(data) if data.is_file() else acts.labels
     if labels is not None:
         own = _labels(labels)
-    if own is not None and not np.issubdtype(np.asarray(own).dtype, np.number):
-        own = [None if name == unknown else name for name in own]
+    own = _without(unknown, own)
     found = find(
         features,
         own,
@@ -104,6 +104,23 @@ def discover(
     if out is None and as_json:
         result["labels"] = found.labels.tolist()
     show(result, as_json, found.summary())
+
+
+def _without(unknown: str, labels: Any) -> Any:
+    """Take the label off rows of the class that stands for those nobody has labelled."""
+    import numpy as np
+
+    from offmap.errors import InputError
+
+    numbered = labels is None or np.issubdtype(np.asarray(labels).dtype, np.number)
+    if unknown != UNKNOWN and (numbered or unknown not in labels):
+        there = (
+            "labels are numbers, -1 where unknown"
+            if numbered
+            else f"classes are {', '.join(sorted({*labels} - {None}))}"
+        )
+        raise InputError(f"--unknown {unknown}: there is no such class; the {there}")
+    return labels if numbered else [None if name == unknown else name for name in labels]
 
 
 def _columns(found: Any) -> dict[str, Any]:

@@ -26,10 +26,13 @@ def explain(
     seed: Annotated[int, typer.Option(help="Seed of the trials and of the clustering behind the advice.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Rank methods on a network by the trials of auto, and check the theory's assumptions on its activations."""
+    """Say in plain words which methods suit a network, and whether what they assume holds on it."""
+    from offmap.cli.checks import check_page
     from offmap.extra_passes import Requirements
     from offmap.theory import explain as diagnose
 
+    if out is not None:
+        check_page(out)
     found = diagnose(
         inputs.activations(known),
         inputs.outliers(unknown, noise, known, Requirements()),

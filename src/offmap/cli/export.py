@@ -39,7 +39,9 @@ def export(
 ) -> None:
     """Write one ONNX graph that gives logits, score, p_value and known; it runs without offmap."""
     import offmap
+    from offmap.cli.checks import check_file
 
+    check_file(out)
     names = None if classes is None else classes.read_text(encoding="utf-8").splitlines()
     if check is not None and guard is None and model.endswith(".offmap"):
         inputs = inputs.with_pictures_of(offmap.load(model))

@@ -12,6 +12,8 @@ from offmap.cli.options import InputOptions, Json, show, wanted, with_inputs
 if TYPE_CHECKING:
     from offmap.activations import Activations
 
+DOUBTFUL = 0.9  # below this share of right predictions, how inputs were prepared is called into question
+
 
 @with_inputs
 def extract(
@@ -40,8 +42,10 @@ def extract(
 ) -> None:
     """Run a network over data once and keep features, logits and labels in a folder."""
     import offmap
+    from offmap.cli.checks import check_folder
     from offmap.detection.spec import split
 
+    check_folder(to)
     dtype = "float16" if half else "float32"
     if inputs.is_text(data):
         from offmap.text import extract_texts
@@ -75,7 +79,8 @@ def _tell(acts: Activations, to: Path, as_json: bool) -> None:
     }
     words = f"{acts!r} in {to}"
     if result["accuracy"] is not None:
-        words += f"; {result['accuracy']:.1%} of the labels are predicted (lower than you know it? check --mean, --std)"
+        words += f"; {result['accuracy']:.1%} of the labels are predicted"
+        words += " (lower than you know it? check --mean, --std)" if result["accuracy"] < DOUBTFUL else ""
     show(result, as_json, words)
 
 

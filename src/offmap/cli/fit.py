@@ -40,7 +40,11 @@ def fit(
 ) -> None:
     """Fit a detector on known inputs, calibrate it, and save it in one safe file."""
     import offmap
+    from offmap.cli.checks import check_file
 
+    check_file(out)
+    if calibrate is None and (confidence is not None or recent is not None):
+        raise offmap.errors.InputError("--confidence and --recent are about the threshold; give --calibrate too")
     guard = offmap.detector(detector)
     requirements = wanted(guard)
     if on_ray(engine):
@@ -61,8 +65,6 @@ def fit(
             confidence=confidence,
             shift=None if recent is None else inputs.activations(recent, wanted(guard)),
         )
-    elif confidence is not None or recent is not None:
-        raise offmap.errors.InputError("--confidence and --recent are about the threshold; give --calibrate too")
     guard.save(out)
     threshold = None if calibrate is None or by_class or recent is not None else guard.threshold
     result = {

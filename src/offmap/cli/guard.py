@@ -48,12 +48,14 @@ def guard(
     as_json: Json = False,
 ) -> None:
     """Choose a detector for a model, set its threshold, check it, and write guard, report and ONNX graph."""
+    from offmap.cli.checks import check_folder
     from offmap.data import holds_pictures
     from offmap.deploy import build_guard, write_guard
     from offmap.errors import InputError
 
     if (known is None) == (texts is None):
         raise InputError("give known inputs with --known, or known texts with --texts")
+    check_folder(out)
     source = texts or known
     assert source is not None
     if texts is not None and inputs.encoder is None:

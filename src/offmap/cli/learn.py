@@ -70,7 +70,7 @@ def learn(
 ) -> None:
     """Learn known and novel classes from some labels and unlabelled inputs."""
     from offmap import data as files
-    from offmap.cli.checks import check_outputs
+    from offmap.cli.checks import check_folder, check_outputs
     from offmap.learning import learn as train
     from offmap.learning import tune as choose
     from offmap.learning.learned_page import build_learned_page
@@ -78,6 +78,7 @@ def learn(
     from offmap.metrics.clustering import accuracy_by_convention
 
     check_outputs(table=predictions, page=report)
+    check_folder(out)
     samples = _read(inputs, data)
     features = samples.arrays.get("features")
     rows = samples.inputs if features is None else features

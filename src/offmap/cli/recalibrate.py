@@ -23,7 +23,9 @@ def recalibrate(
 ) -> None:
     """Let confirmed known inputs take the place of the oldest calibration inputs, and save the guard."""
     import offmap
+    from offmap.cli.checks import check_file
 
+    check_file(out)
     loaded = offmap.load(guard)
     acts = inputs.activations(confirmed, wanted(loaded))
     loaded.recalibrate(acts, window=window)

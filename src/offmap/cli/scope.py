@@ -27,8 +27,10 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Make a scope from on-topic examples, and from off-topic ones where there are some."""
+    from offmap.cli.checks import check_file
     from offmap.deploy.scopes import fit_scope
 
+    check_file(out)
     reader = inputs.texts()
     refused = None if off_topic is None else reader.read_texts(off_topic)
     made = fit_scope(reader.read_texts(examples), refused, tpr=tpr, encoder=reader.encoder, seed=seed)

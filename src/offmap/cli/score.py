@@ -72,7 +72,7 @@ def score(
     if deployment is not None and deployment.examples is not None:
         columns["nearest"] = deployment.examples.find_nearest_texts(acts.features)
     summary: dict[str, Any] = {"inputs": len(acts), "detector": loaded.chosen}
-    words = f"{len(acts)} inputs"
+    words = f"{len(acts)} input{'s' if len(acts) != 1 else ''}"
     if "known" in columns:
         summary["unknown"] = int((~columns["known"]).sum())
         words += f", {summary['unknown']} of them unknown"

@@ -107,7 +107,9 @@ def serve(
     ] = None,
 ) -> None:
     """Answer requests for scores over HTTP, and store every unknown input durably. All limits: OFFMAP_… variables."""
-    from offmap.cli.checks import check_device, check_encoder
+    from offmap.cli.checks import check_device, check_encoder, check_packages
+
+    check_packages("the service", ("fastapi", "uvicorn", "prometheus_client", "pydantic_settings"), "serve")
     from offmap.errors import InputError
     from offmap.service.loading import DeploymentFiles
     from offmap.service.run import serve_files

@@ -100,7 +100,7 @@ def image_folder(
     ----------
     folder : str, path or sequence of path
         Pictures anywhere below it; files that are not pictures by their name are left alone. Also one picture, a
-        pattern such as ``photos/*.jpg``, or several pictures: these have no classes.
+        pattern such as ``photos/*.jpg``, or several pictures or folders: these have no classes.
     size : int or None, default=None
         Bring every picture to `size` × `size`: the shorter side is scaled, the middle cut out.
     mode : {"RGB", "L"}, default="RGB"
@@ -172,6 +172,8 @@ def _find_files(source: str | os.PathLike[str] | Sequence[Path]) -> tuple[Path |
             raise InputError(f"{root}: no picture matches this pattern ({', '.join(sorted(SUFFIXES))})")
         return None, files
     given = [root] if root is not None else [Path(file) for file in source]  # type: ignore[union-attr]
+    if root is None:  # several: folders among them stand for the pictures in them
+        given = [file for one in given for file in (_find_files(one)[1] if one.is_dir() else [one])]
     for file in given:
         if not file.is_file():
             kind = "picture" if file.suffix.lower() in SUFFIXES else "folder"
@@ -302,7 +304,10 @@ def decode_picture(
     ) as error:  # what pillow's decoders raise
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{called}: not a readable picture ({error}); mend it, or skip such files") from error
+        raise InputError(
+            f"{called}: not a readable picture ({error}); mend it, or leave such files out: --skip-unreadable, "
+            "unreadable='skip'"
+        ) from error
     return array[..., None] if array.ndim == 2 else array
 
 

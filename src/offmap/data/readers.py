@@ -84,7 +84,10 @@ def read_activations(path: str | os.PathLike[str], head: Head | None = None) -> 
     if not source.is_dir():
         return read(source).activations(head)
     if not (source / META).is_file():
-        raise InputError(f"{source}: no activations in this folder; make them with offmap extract")
+        raise InputError(
+            f"{source}: no activations in this folder; make them with offmap extract, or name the network for "
+            "pictures: --model file.onnx"
+        )
     acts = Activations.open(source)
     if head is not None:
         acts = Activations(acts.features, head, None, acts.labels, acts.extras)

@@ -39,7 +39,8 @@ class TensorHead:
         TensorHead
             The head as tensors.
         """
-        return cls(torch.from_numpy(head.weight).to(device), torch.from_numpy(head.bias).to(device))
+        weight, bias = (np.require(one, requirements="W") for one in (head.weight, head.bias))  # torch warns of others
+        return cls(torch.from_numpy(weight).to(device), torch.from_numpy(bias).to(device))
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return the logits of these features."""

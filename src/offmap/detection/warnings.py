@@ -76,7 +76,8 @@ def warn_of_standardized_columns(detector: Any, acts: Activations) -> None:
         for component in chain
         if component.name == "knn" and getattr(component, "normalize", False)
     ]
-    if not blind or acts.has_logits or not acts.has_features or len(acts) < 2:
+    seen_otherwise = len(blind) < len(detector.plan.chains)  # another term of the sum sees how far a row is
+    if not blind or seen_otherwise or acts.has_logits or not acts.has_features or len(acts) < 2:
         return
     rows = np.asarray(next(acts.blocks()).features, np.float64)
     lengths, spread = np.linalg.norm(rows, axis=1), rows.std(axis=0)

@@ -58,6 +58,10 @@ class Discovery:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        known = len(self.known_ids)
+        return f"Discovery({len(self)} rows, {known} known classes, {self.n_classes - known} novel)"
+
     @property
     def n_classes(self) -> int:
         """Known and novel classes together."""

@@ -262,8 +262,25 @@ def evaluate(session: Any, names: Sequence[str], inputs: Any) -> list[Array]:
         try:
             parts.append(session.run(names, {name: value[rows] for name, value in feed.items()}))
         except Exception as error:  # the runtime has one kind of exception per failure
-            raise RuntimeError(str(error).strip().splitlines()[0]) from error
+            misfits = [said for spec in specs if (said := _misfit(spec, feed[spec.name]))]
+            raise RuntimeError("; ".join(misfits) or str(error).strip().splitlines()[0]) from error
     return [np.concatenate(found)[:size] for found in zip(*parts, strict=True)]
+
+
+def _misfit(spec: Any, given: Array) -> str | None:
+    """Say in which sizes a batch differs from what the graph declares; the first is the number of inputs."""
+    wanted = list(spec.shape[1:])
+    sizes = list(given.shape[1:])
+    fits = len(wanted) == len(sizes) and all(
+        not isinstance(size, int) or size == got for size, got in zip(wanted, sizes, strict=True)
+    )
+    if fits:
+        return None
+    shape = " × ".join("any" if not isinstance(size, int) else str(size) for size in wanted)
+    return (
+        f"an input of {spec.name!r} has the shape {shape} in the graph, but {' × '.join(map(str, sizes))} was given; "
+        "bring pictures to its size with --image-size, or image_size in offmap.data.batches, and --gray to one channel"
+    )
 
 
 def _fed(inputs: Any, spec: Any, count: int) -> Array:

@@ -39,12 +39,23 @@ def markup(text: str) -> Any:
     >>> str(markup("- one\n- **two**"))
     '<ul><li>one</li><li><strong>two</strong></li></ul>'
     """
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    return trusted("\n".join(_paragraph(part) for part in paragraphs if part.strip()))
+
+
+def trusted(text: str) -> Any:
+    """Mark text as HTML that may stand in a page: written by offmap, with everything from outside escaped.
+
+    Examples
+    --------
+    >>> trusted("<p>one</p>")
+    Markup('<p>one</p>')
+    """
     try:
         from markupsafe import Markup
     except ImportError as error:
         raise DependencyError("a report needs jinja2, which is not installed: pip install 'offmap[report]'") from error
-    paragraphs = re.split(r"\n\s*\n", text.strip())
-    return Markup("\n".join(_paragraph(part) for part in paragraphs if part.strip()))
+    return Markup(text)
 
 
 def _paragraph(text: str) -> str:

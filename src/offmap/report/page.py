@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import importlib.metadata
-import json
 import os
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from offmap.errors import DependencyError, InputError
-from offmap.plots.style import HEIGHT, PALETTE
+from offmap.plots.svg import draw_svg
 from offmap.report.cells import Cell, column_cells, plain, shorten
-from offmap.report.inline import markup, picture
+from offmap.report.inline import markup, picture, trusted
 from offmap.store import write_atomically
 
 Best = Literal["max", "min"]
@@ -48,7 +44,6 @@ class Page:
         self.title = title
         self._summary = summary
         self._parts: list[dict[str, Any]] = []
-        self._figures = 0
 
     def section(self, title: str) -> Self:
         """Start a section; sections are listed at the top of the page.
@@ -130,7 +125,7 @@ class Page:
         return self._add("table", heads=heads, rows=shown, caption=caption, long=len(shown) > LONG)
 
     def figure(self, figure: Any, caption: str = "") -> Self:
-        """Add a plotly figure, or a function without arguments that makes one.
+        """Add a plotly figure, or a function without arguments that makes one; the page holds it as a drawing.
 
         Parameters
         ----------
@@ -154,19 +149,9 @@ class Page:
         made = figure() if callable(figure) else figure
         if not hasattr(made, "to_plotly_json"):
             raise InputError(f"figure({type(made).__name__}): a plotly figure is needed, as offmap.plots makes them")
-        spec = json.loads(made.to_json())
-        layout = spec.setdefault("layout", {})
-        layout.pop("template", None)  # the page gives figures its own ink, for light, dark and print
-        layout.setdefault("colorway", list(PALETTE))
-        self._figures += 1
-        height = layout.get("height") or HEIGHT
-        return self._add(
-            "figure",
-            spec=_script_json(spec),
-            caption=caption,
-            id=f"figure-{self._figures}",
-            height=int(height),
-        )
+        number = 1 + sum(part["kind"] == "figure" for part in self._parts)
+        drawn = draw_svg(made, label=caption or "Figure", name=f"figure-{number}")
+        return self._add("figure", svg=trusted(drawn), caption=caption)
 
     def gallery(
         self,
@@ -244,7 +229,6 @@ class Page:
                 sections=[part for part in self._parts if part["kind"] == "section"],
                 css=_asset("page.css"),
                 js=_asset("page.js"),
-                plotly=_plotly_js() if self._figures else "",
             )
         )
 
@@ -305,20 +289,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return pairs
 
 
-def _script_json(value: Any) -> Any:
-    """JSON that may stand inside a script element: nothing in it can end the element."""
-    from markupsafe import Markup
-
-    text = json.dumps(value, separators=(",", ":"), sort_keys=True)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
-
-
 def _asset(name: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup((Path(__file__).parent / "assets" / name).read_text(encoding="utf-8"))
+    return trusted((Path(__file__).parent / "assets" / name).read_text(encoding="utf-8"))
 
 
 def _environment() -> Any:
@@ -333,16 +305,3 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-@cache
-def _plotly_js() -> Any:
-    """The plotting library, compressed; the page unpacks it, which takes less than half of the room."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise DependencyError("a report needs plotly, which is not installed: pip install 'offmap[report]'") from error
-    from markupsafe import Markup
-
-    packed = gzip.compress(get_plotlyjs().encode(), 9, mtime=0)  # a time stamp would make pages differ
-    return Markup(base64.b64encode(packed).decode())
