@@ -78,3 +78,28 @@ def test_what_is_said_of_opencon(runs) -> None:
     assert all(gain < 0 for gain in gains["banking77"])
     assert fmean(gains["banking77"]) == pytest.approx(-1.2, abs=0.05)
     assert min(gains["banking77"]) < 0.6 * sum(gains["banking77"])
+
+
+def test_what_is_said_of_parameters_and_the_gate() -> None:
+    held = json.loads((DOCS.parent / "benchmarks/results/learn_sensitivity.json").read_text())
+    means = {key: fmean(run[0] for run in by_seed.values()) for key, by_seed in held["runs"].items()}
+    changes: dict[str, dict[str, list[float]]] = {}
+    for key, value in means.items():
+        name, _, change = key.partition("|")
+        if "=" in change:
+            changes.setdefault(name, {}).setdefault(change.partition("=")[0], []).append(
+                value - means[f"{name}|as it is"]
+            )
+    assert max(abs(gain) for gains in changes["opencon"].values() for gain in gains) < 2.5
+    assert max(abs(gain) for gains in changes["nscl"].values() for gain in gains) < 2.25
+    assert [name for name, gains in changes["opencon"].items() if max(gains) < 0] == ["temperature_unlabelled"]
+    assert max(gain for gains in changes["opencon"].values() for gain in gains) < 1.3
+    assert min(changes["nscl"]["learning_rate"]) > 0
+    assert min(changes["nscl"]["beta"][:2]) > 0
+    (gate,) = held["gate"].values()
+    ranked = sorted(gate["detectors"], key=lambda name: gate["detectors"][name]["fpr95"])
+    assert ranked[-2:] == ["msp", "Mahalanobis"]
+    best = [gate["detectors"][name]["auroc"] for name in ranked[:3]]
+    assert max(best) - min(best) < 0.3
+    assert round(gate["scores"]["novel above lambda"], 1) == 2.1
+    assert round(gate["scores"]["known below lambda"], 1) == 34.2

@@ -47,7 +47,8 @@ def spectral_features(
     eta_l
         The weight that a labelled row has in its clique, relative to what it has among neighbours.
     diffusion
-        The power of an eigenvalue that weighs its eigenvector; 0.5 is the thesis', 0 weighs all alike.
+        The power of an eigenvalue that weighs its eigenvector; 0.5 is the thesis', whose rows keep their lengths, 0
+        weighs all alike.
     columns
         How many eigenvectors; 0 for one and a half times the classes.
     seed

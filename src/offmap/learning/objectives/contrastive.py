@@ -98,7 +98,7 @@ class NSCL(_Spectral):
     embeddings = {"alpha": 0.05, "beta": 1.0, "radius": 3.0, "clip": False}
     # thesis, appendix B.1.4
     published_training = {"learning_rate": 0.03, "momentum": 0.95, "weight_decay": 5e-4, "projection": 1000}
-    recipes = {"cifar10": {"epochs": 1200}, "cifar100": {"epochs": 1200}, "imagenet100": {"epochs": 1200}}
+    recipes = {"cifar10": {"epochs": 1200}, "cifar100": {"epochs": 1200}}
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
         """NSCL."""
