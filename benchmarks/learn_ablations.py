@@ -29,7 +29,7 @@ QUESTIONS: dict[str, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "L_known for L_l (appendix B.3.4, eq. B.34)": ({"known_too": True}, {}),
     },
     "the gate's percentile (section 8.2.2, eq. 8.2)": {f"p = {p}": ({"percentile": float(p)}, {}) for p in (30, 90)},
-    "whose embeddings the gate reads (appendix B.3.2)": {"both views": ({"views": "both"}, {})},
+    "whose embeddings the gate reads (appendix B.3.2)": {"both views": ({"gate_views": "both"}, {})},
     "classes (section 8.2.2, eq. 8.6)": {
         "by prototypes": ({"assign": "prototypes"}, {}),
         "by prototypes that started at random": ({"start": "random", "assign": "prototypes"}, {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,12 @@ def test_an_objective_of_ones_own_needs_one_class() -> None:
         assert learn(rows, labels, 6, objective="plain", epochs=1).config["settings"] == {"weight": 1.0}
     finally:
         OBJECTIVES.remove("plain")
+
+
+@pytest.mark.parametrize("name", registered())
+def test_every_setting_can_be_given_by_its_name(name: str) -> None:
+    taken = set(inspect.signature(learn).parameters)
+    assert not taken & set(objective(name).settings), "an argument of learn has this name"
 
 
 def test_unknown_names_are_answered_with_the_possible_ones() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,23 @@ def test_the_advice_table_is_the_committed_result():
     for name, result in sets.items():
         correlation = result["summary"]["correlation_with_measure"]["advice"]
         assert f"{correlation['mean']:.2f} ± {correlation['standard_error']:.2f}" in text, name
+
+
+def test_the_table_of_activations_and_what_is_said_of_it():
+    code = "import gen_theory as g; raise SystemExit(g.PAGE.read_text() != g.page())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"out of date: run python docs/gen_theory.py\n{done.stderr}"
+    found = json.loads((ROOT / "benchmarks/results/thesis_activations.json").read_text())
+    largest, mean = "largest unit mean", "mean"
+    known, wrong, true = found["batchnorm"].values()
+    assert wrong[largest] > 1.5 * known[largest] > true[largest]
+    assert wrong[mean] < known[mean]
+    noise = found["noise"]["Gaussian noise"]
+    assert noise[largest] > 4 * known[largest]
+    assert noise["mean deviation"] < known["mean deviation"] / 4
+    layers = found["layers"]
+    assert layers["trans1"]["unknown"][largest] < layers["trans1"]["known"][largest]
+    assert all(layers[name]["unknown"][largest] > layers[name]["known"][largest] for name in ("trans2", "block3"))
+    weight = found["weight normalisation"]
+    assert weight["unknown"][mean] < weight["known"][mean]
+    assert 30 < weight["accuracy"] < 40

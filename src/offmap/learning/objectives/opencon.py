@@ -30,10 +30,10 @@ class OpenCon(Objective):
         "gate": "thesis",
         "known_too": False,
         "start": "clusters",
-        "views": "first",  # whose embeddings the gate and the pseudo-labels are taken from: "both" or the "first"
+        "gate_views": "first",  # whose embeddings the gate and the pseudo-labels are taken from: "both" or the "first"
         "assign": "prototypes",
     }
-    thesis = {"start": "random", "views": "both"}  # section 8.2.2 and the algorithm of appendix B.3.2
+    thesis = {"start": "random", "gate_views": "both"}  # section 8.2.2 and the algorithm of appendix B.3.2
     authors = {"gate": "authors", "ramp": 0.5, "weight_decay": 5e-4}
     embeddings = {
         "weight_novel": 0.2,
@@ -64,7 +64,7 @@ class OpenCon(Objective):
         super().__init__(task, settings)
         chosen = self.chosen
         _check_choice("start", chosen["start"], ("clusters", "random"))
-        _check_choice("views", chosen["views"], ("both", "first"))
+        _check_choice("gate_views", chosen["gate_views"], ("both", "first"))
         self._novel: Tensor | None = None  # of this step and both views, from the loss to the update
         self.prototypes = Prototypes(
             task.n_classes, task.n_known, task.width, chosen["prototype_momentum"], chosen["percentile"], chosen["gate"]
@@ -77,7 +77,7 @@ class OpenCon(Objective):
         self.prototypes.place(centres)
 
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
-        """Return the weighted parts; `views` says by which embeddings the gate is passed and the class predicted."""
+        """Return the weighted parts; `gate_views` says whose embeddings pass the gate and are given a class."""
         chosen = self.chosen
         pseudo = self._predict(first.detach(), second.detach(), labels)
         taus = (chosen["temperature_novel"], chosen["temperature_labelled"], chosen["temperature_unlabelled"])
@@ -97,7 +97,7 @@ class OpenCon(Objective):
 
     def _predict(self, first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
         """Return the pseudo-labels of both views, 2 × rows, as `losses.opencon` reads them, and note what is novel."""
-        views = torch.cat([first, second]) if self.chosen["views"] == "both" else first
+        views = torch.cat([first, second]) if self.chosen["gate_views"] == "both" else first
         repeated = labels.repeat(len(views) // len(labels)) if len(labels) else labels
         novel, predicted = self.prototypes.is_novel(views, repeated), self.prototypes.predict(views)
         pseudo = torch.where(novel, predicted, torch.full_like(predicted, -1))
