@@ -103,3 +103,12 @@ def test_what_is_said_of_parameters_and_the_gate() -> None:
     assert max(best) - min(best) < 0.3
     assert round(gate["scores"]["novel above lambda"], 1) == 2.1
     assert round(gate["scores"]["known below lambda"], 1) == 34.2
+
+
+def test_what_is_said_of_the_digits() -> None:
+    rows = json.loads((DOCS.parent / "benchmarks/results/open_digits.json").read_text())["rows"]
+    text = (DOCS / "learning-results.md").read_text()
+    for row in rows:
+        accuracy = row["accuracy"]["v2"]
+        assert " / ".join(f"{accuracy[part]:.1f}" for part in ("all", "known", "novel")) in text, row["method"]
+    assert [row["method"] for row in rows] == ["csi", "dualrank", "autonovel"]
