@@ -58,6 +58,7 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
     "gcd": [{"shrinkage": 0.5}, {"temperature": 0.2}, {"neighbours": 20}],
     "sorl-spectral": [{"shrinkage": 0.8}, {"neighbours": 15}],
 }
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"opencon, both views": ("opencon", {"gate_views": "both"})}
 TRIALS = 2
 
 
@@ -103,7 +104,7 @@ def one(name: str, data: Any, seed: int, tuned: bool, estimate: bool) -> dict[st
     """One method on one split: accuracies on unlabelled rows by convention, settings and time."""
     rows, truth, labels, k = data
     start = time.perf_counter()
-    settings: dict[str, Any] = {}
+    name, settings = VARIANTS.get(name, (name, {}))
     if name in BASELINES:
         found = baseline(name, rows, labels, "auto" if estimate else k, seed)
         used = len(np.unique(found))

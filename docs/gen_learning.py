@@ -95,16 +95,17 @@ def images_table() -> str:
 
 
 def ablations_table() -> str:
-    """Means over seeds, and how far All is from the unchanged run's."""
+    """Means over seeds, and how far All is from the unchanged run's on the same seeds."""
     found = read("learn_ablations")
-    whole = np.mean(list(found["all as it is"][""].values()), axis=0)
+    unchanged = found["all as it is"][""]
     head = ["question", "changed", "seeds", "v2 All", "Known", "Novel", "Δ All"]
     lines = [_line(head), _line(["---", "---", *["--:"] * 5])]
     for question, changes in found.items():
         for name, runs in changes.items():
             mean = np.mean(list(runs.values()), axis=0)
+            whole = np.mean([unchanged[seed][0] for seed in runs])
             cells = [question, name, str(len(runs)), *(f"{number:.1f}" for number in mean)]
-            lines.append(_line([*cells, f"{mean[0] - whole[0]:+.1f}" if name else ""]))
+            lines.append(_line([*cells, f"{mean[0] - whole:+.1f}" if name else ""]))
     return "\n".join(lines)
 
 

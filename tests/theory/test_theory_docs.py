@@ -51,5 +51,8 @@ def test_the_table_of_activations_and_what_is_said_of_it():
     assert layers["trans1"]["unknown"][largest] < layers["trans1"]["known"][largest]
     assert all(layers[name]["unknown"][largest] > layers[name]["known"][largest] for name in ("trans2", "block3"))
     weight = found["weight normalisation"]
-    assert weight["unknown"][mean] < weight["known"][mean]
+    assert weight["unknown"][largest] < weight["known"][largest]
+    group, batch = found["group normalisation"], found["batch normalisation, the same CNN"]
+    assert abs(group["unknown"][largest] - group["known"][largest]) < 0.05
+    assert batch["unknown"][largest] > 1.5 * batch["known"][largest]
     assert 30 < weight["accuracy"] < 40
