@@ -1,12 +1,13 @@
 """Learning with pictures in the loop: Caltech-101 through Keras' ResNet-50, frozen, with an adapter, last block free.
 
-    python benchmarks/caltech_pictures.py --pictures 101_ObjectCategories --onnx resnet50.onnx [--classes 50]
+    python benchmarks/caltech_pictures.py --pictures 101_ObjectCategories --onnx resnet50.onnx [--classes 15]
 
 Some classes at 128 pixels, half of them known, half of the pictures of those labelled. Compared are `discover` on the
 frozen network's features, `learn` with an adapter on them, and `learn` with the network's last stage trained. The
 stages before that are frozen, so what they give for each picture and for some random crops of it is computed once and
 kept in a file: training then runs the last stage alone. Nothing was chosen on these pictures; the learning rate is that
-of texts' encoders. Results go to ``benchmarks/results/caltech_pictures.json``.
+of texts' encoders. ``--gallery classes.html`` writes a page of the classes that `discover` finds, with the pictures.
+Results go to ``benchmarks/results/caltech_pictures.json``.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from offmap.models.resnet_keras import load_keras_resnet50
 RESULTS = Path(__file__).parent / "results" / "caltech_pictures.json"
 SIDE = 128
 CROPS = 4
+DRAWN = (50, 24)  # classes, and pictures of each at most, that go through the network once
 MEANS = torch.tensor([123.68, 116.779, 103.939])[:, None, None]  # of red, green, blue, as the network was trained
 ADAPTERS = ("gcd", "opencon", "self-training")
 BLOCKS = ("gcd, last stage", "opencon, last stage")
-BLOCK = {"epochs": 5, "batch_size": 64, "learning_rate": 1e-4, "weight_decay": 1e-2, "shrinkage": None}
+BLOCK = {"epochs": 3, "batch_size": 64, "learning_rate": 1e-4, "weight_decay": 1e-2, "shrinkage": None}
 
 
 class KeptViews:
@@ -77,8 +79,9 @@ class LastStage(nn.Module):
         return features
 
 
-def choose(folder: Path, classes: int, each: int) -> tuple[np.ndarray, np.ndarray]:
+def choose(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Pictures of some classes drawn by a fixed seed, and their classes."""
+    classes, each = DRAWN
     found = image_folder(folder, size=SIDE)
     assert found.labels is not None
     rng = np.random.default_rng(0)
@@ -92,7 +95,7 @@ def choose(folder: Path, classes: int, each: int) -> tuple[np.ndarray, np.ndarra
 def extract(given: argparse.Namespace) -> dict[str, np.ndarray]:
     """Maps before the last stage, of whole pictures and of crops, in 16 bits; from the file if it is there."""
     if not given.maps.is_file():
-        pictures, labels = choose(given.pictures, given.classes, given.each)
+        pictures, labels = choose(given.pictures)
         model = load_keras_resnet50(given.onnx, channels="rgb").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         front = nn.Sequential(
             model.conv1, model.bn1, nn.ReLU(), model.maxpool, model.layer1, model.layer2, model.layer3
@@ -110,7 +113,10 @@ def extract(given: argparse.Namespace) -> dict[str, np.ndarray]:
         given.maps.parent.mkdir(parents=True, exist_ok=True)
         np.savez(given.maps, maps=torch.cat(whole).numpy(), crops=torch.cat(crops).numpy(), labels=labels)
     with np.load(given.maps) as arrays:
-        return dict(arrays)
+        labels = arrays["labels"]
+        place = np.arange(len(labels)) - np.searchsorted(labels, labels)  # within its class; rows come class by class
+        rows = np.flatnonzero((labels < given.classes) & (place < given.each))
+        return {name: arrays[name][rows] for name in arrays} | {"rows": rows}
 
 
 def features_of(stage: LastStage, maps: Tensor) -> np.ndarray:
@@ -123,10 +129,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pictures", type=Path, required=True)
     parser.add_argument("--onnx", type=Path, required=True)
-    parser.add_argument("--classes", type=int, default=50)
-    parser.add_argument("--each", type=int, default=24)
+    parser.add_argument("--classes", type=int, default=15)
+    parser.add_argument("--each", type=int, default=20)
     parser.add_argument("--seeds", nargs="*", type=int, default=[2])
     parser.add_argument("--methods", nargs="*", default=["discover", *ADAPTERS, *BLOCKS])
+    parser.add_argument("--gallery", type=Path)
     parser.add_argument("--maps", type=Path, default=Path("out/caltech-maps.npz"))
     given = parser.parse_args()
     arrays = extract(given)
@@ -140,7 +147,10 @@ def main() -> None:
             objective, _, block = name.partition(", ")
             common: dict[str, Any] = {"objective": objective, "seed": seed, "progress": False}
             if name == "discover":
-                found = discover(features, labels, given.classes, "auto", seed).labels
+                groups = discover(features, labels, given.classes, "auto", seed)
+                found = groups.labels
+                if given.gallery is not None:
+                    groups.to_html(given.gallery, choose(given.pictures)[0][arrays["rows"]])
             elif not block:
                 found = learn(features, labels, given.classes, **common).predict(features)
             else:

@@ -27,6 +27,7 @@ from offmap.models.resnet_keras import load_keras_resnet50
 
 RESULTS = Path(__file__).parent / "results" / "imagenet_twin.json"
 MEANS = (123.68 / 255, 116.779 / 255, 103.939 / 255)
+METHODS = ("energy", "react(90)|energy", "batchnorm_oracle", "odin", "react(90)|odin")
 STAGES = ("layer1", "layer2", "layer3", "layer4")
 BATCH = 20
 
@@ -61,7 +62,13 @@ def clip_at(model: torch.nn.Module, stage: str, sets: tuple[np.ndarray, ...], pe
     """Energy when the output of a stage is cut at a percentile of what known pictures give there."""
     seen: list[torch.Tensor] = []
     limit = torch.tensor(torch.inf)
-    hook = getattr(model, stage).register_forward_hook(lambda _m, _i, out: (seen.append(out), out.clamp(max=limit))[1])
+
+    def cut(_module: torch.nn.Module, _inputs: tuple[torch.Tensor, ...], out: torch.Tensor) -> torch.Tensor:
+        if torch.isinf(limit):
+            seen.append(out[:, :, ::4, ::4].reshape(-1))
+        return out.clamp(max=limit)
+
+    hook = getattr(model, stage).register_forward_hook(cut)
 
     def energies(inputs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -70,18 +77,18 @@ def clip_at(model: torch.nn.Module, stage: str, sets: tuple[np.ndarray, ...], pe
 
     try:
         energies(sets[0])
-        sample = torch.cat([out[:, :, ::4, ::4].reshape(-1) for out in seen])
-        limit = torch.tensor(float(np.percentile(sample.numpy(), percentile)))
+        limit = torch.tensor(float(np.percentile(torch.cat(seen).numpy(), percentile)))
         return summarise(energies(sets[1]), energies(sets[2]))
     finally:
         hook.remove()
-        seen.clear()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--pictures", type=int, default=60)
+    parser.add_argument("--methods", nargs="*", choices=METHODS, default=METHODS)
+    parser.add_argument("--stages", nargs="*", choices=STAGES, default=STAGES)
     given = parser.parse_args()
     n = given.pictures
     model = load_keras_resnet50(given.data / "weights" / "resnet50.onnx", channels="rgb")
@@ -89,11 +96,11 @@ def main() -> None:
     known = pictures(given.data, "imagenet", 2 * n)
     sets = known[:n], known[n:], pictures(given.data, "textures", n)
     found: dict[str, Any] = {}
-    for spec in ("energy", "react(90)|energy", "batchnorm_oracle", "odin", "react(90)|odin"):
+    for spec in given.methods:
         found[spec] = score(net, spec, sets)
         kept.add(RESULTS, {"pictures": n, "methods": found})
         print(spec, found[spec], flush=True)
-    for stage in STAGES:
+    for stage in given.stages:
         cell = clip_at(model, stage, sets, 90)
         kept.add(RESULTS, {"energy cut at the 90th percentile after": {stage: cell}})
         print(stage, cell, flush=True)

@@ -109,13 +109,47 @@ def tables_table() -> Table:
     return [["detector", "mean AUROC", "mean rank"], *lines]
 
 
-def caltech_table() -> Table:
-    """Discovery on Caltech-101: means over splits."""
+def discovery_table(runs_by_method: dict[str, Any], classes: int) -> Table:
+    """Discovery: means over splits."""
     lines = []
-    for name, runs in read("caltech").items():
+    for name, runs in runs_by_method.items():
         means = [f"{fmean(run[part] for run in runs.values()):.1f}" for part in ("all", "known", "novel")]
         lines.append([f"`{name}`", str(len(runs)), *means, f"{fmean(run['classes'] for run in runs.values()):.0f}"])
-    return [["method", "splits", "all", "known", "novel", "classes found (101)"], *lines]
+    return [["method", "splits", "all", "known", "novel", f"classes found ({classes})"], *lines]
+
+
+def learned_table() -> Table:
+    """Objectives on features of Caltech-101: means over splits, the best first."""
+    runs: dict[str, list[list[float]]] = {}
+    for key, cell in read("learn_caltech").items():
+        runs.setdefault(key.split("|")[1], []).append(cell["v2"])
+    lines = [
+        [f"`{name}`", str(len(found)), *(f"{fmean(run[part] for run in found):.1f}" for part in range(3))]
+        for name, found in sorted(runs.items(), key=lambda item: -fmean(run[0] for run in item[1]))
+    ]
+    return [["objective", "splits", "all", "known", "novel"], *lines]
+
+
+def loop_table() -> Table:
+    """Pictures in the loop: one split, each method with its time."""
+    lines = []
+    for name, runs in read("caltech_pictures")["runs"].items():
+        objective, _, trained = name.partition(", ")
+        how = trained or ("nothing" if objective == "discover" else "adapter")
+        parts = [f"{fmean(run['v2'][part] for run in runs.values()):.1f}" for part in range(3)]
+        lines.append([f"`{objective}`", how, *parts])
+    return [["method", "what is trained", "all", "known", "novel"], *lines]
+
+
+def speed_table() -> Table:
+    """Shared methods beside pytorch-ood."""
+    lines = []
+    for method, cell in read("imagenet_speed")["methods"].items():
+        sides = [cell[name] for name in ("offmap", "pytorch-ood")]
+        seconds = [f"{side['cpu_seconds']:.2f}" for side in sides]
+        peaks = [f"{side['peak_megabytes']:.0f}" for side in sides]
+        lines.append([code(method), *seconds, f"{cell['ratio_of_cpu_time']:.1f}", *peaks])
+    return [["method", "offmap, s", "pytorch-ood, s", "ratio", "offmap, MB", "pytorch-ood, MB"], *lines]
 
 
 def means_table(file: str, key: str) -> Table:
@@ -130,7 +164,11 @@ KINDS: dict[str, Callable[[], Table]] = {
     "pictures": pictures_table,
     "shifts": shifts_table,
     "tables": tables_table,
-    "caltech": caltech_table,
+    "caltech": lambda: discovery_table(read("caltech"), 101),
+    "caltech-learned": learned_table,
+    "caltech-pictures": loop_table,
+    "sound-discovery": lambda: discovery_table(read("sound")["discovery"], read("sound")["classes"]),
+    "speed": speed_table,
     "sound": lambda: means_table("sound", "mean"),
     "twin": lambda: means_table("imagenet_twin", "methods"),
     "layers": lambda: means_table("imagenet_twin", "energy cut at the 90th percentile after"),
