@@ -7,23 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
 import numpy as np
 
+from offmap.plots.style import apply_style, colour, dash, graph_objects
+from offmap.plots.svg import draw_svg
+
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs" / "theory"
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
-DASHES = ("", "7 4", "2 3", "9 3 2 3", "4 2", "12 4")
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 680, 380, 70, 46, 16, 54
-
-
-def round_ticks(low: float, high: float) -> list[float]:
-    """Four to eight round numbers between two limits."""
-    size = 10 ** np.floor(np.log10((high - low) / 4))
-    step = next(s for s in (size, 2 * size, 5 * size, 10 * size) if (high - low) / s <= 8)
-    return [float(t) + 0.0 for t in np.arange(np.ceil(low / step), np.floor(high / step + 1e-9) + 1) * step]
 
 
 def chart(
@@ -41,65 +33,20 @@ def chart(
     folder: Path = DOCS,
 ) -> None:
     """A line chart; with `names` the x axis has words instead of numbers, with `log` the y axis is logarithmic."""
-    xs = np.concatenate([np.asarray(x, float) for x, _ in series.values()])
-    ys = np.concatenate([np.asarray(y, float) for _, y in series.values()])
-    ys = np.log10(ys) if log else ys
-    low, high = float(ys.min()), float(ys.max())
-    pad = 0.06 * (high - low or 1)
-    low, high = low - pad, high + pad
-    left, right = float(xs.min()), float(xs.max())
-    if names:
-        left, right = left - 0.5, right + 0.5
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = LEFT + (x - left) / (right - left) * (WIDTH - LEFT - RIGHT)
-        return across, HEIGHT - BOTTOM - (y - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + 18 * len(series)}" '
-        f'font-family="sans-serif" font-size="13" role="img"><title>{escape(title)}</title>',
-        '<rect width="100%" height="100%" rx="6" fill="white"/>',
-        f'<text x="{LEFT}" y="24" font-size="15">{escape(title)}</text>',
-    ]
-    for tick in range(round(low + pad), round(high - pad) + 1) if log else round_ticks(low, high):
-        _, y = place(left, float(tick))
-        label = f"10^{tick:.0f}" if log else f"{tick:.3g}"
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#444">{label}</text>')
-    marks = [(float(i), name) for i, name in enumerate(names)]
-    for tick, label in marks or [(float(t), f"{t:.3g}") for t in round_ticks(left, right)]:
-        x, _ = place(tick, low)
-        parts.append(
-            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" fill="#444">{escape(label)}</text>'
-        )
+    go = graph_objects()
+    mode = "markers" if not lines else "lines+markers" if dots else "lines"
+    figure = go.Figure()
+    for i, (name, (x, y)) in enumerate(series.items()):
+        places = [names[int(place)] for place in x] if names else [float(place) for place in x]
+        line = {"color": colour(i), "dash": dash(i)}
+        figure.add_trace(go.Scatter(x=places, y=[float(one) for one in y], name=name, mode=mode, line=line))
     for vertical in verticals:
-        x, _ = place(vertical, low)
-        parts.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#999" stroke-dasharray="3 3"/>'
-        )
-    for i, (name, (x_values, y_values)) in enumerate(series.items()):
-        ink, dash = PALETTE[i % len(PALETTE)], DASHES[i % len(DASHES)]
-        heights = np.log10(np.asarray(y_values, float)) if log else np.asarray(y_values, float)
-        points = [place(float(x), float(y)) for x, y in zip(x_values, heights, strict=True)]
-        if dots or names or not lines:
-            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{ink}"/>' for x, y in points]
-        if lines and not names:
-            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-            parts.append(
-                f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="2" stroke-dasharray="{dash}"/>'
-            )
-        row = HEIGHT + 18 * i
-        parts.append(
-            f'<line x1="{LEFT}" x2="{LEFT + 30}" y1="{row}" y2="{row}" stroke="{ink}" stroke-width="3" '
-            f'stroke-dasharray="{dash}"/><text x="{LEFT + 38}" y="{row + 4}">{escape(name)}</text>'
-        )
-    middle = (TOP + HEIGHT - BOTTOM) / 2
-    parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 14}" text-anchor="middle">{escape(x_name)}</text>')
-    parts.append(
-        f'<text transform="translate(16 {middle}) rotate(-90)" text-anchor="middle">{escape(y_name)}</text></svg>'
-    )
+        figure.add_vline(x=vertical, line={"color": "#999", "width": 1, "dash": "dash"})
+    apply_style(figure, x=x_name, y=y_name, title=title)
+    if log:
+        figure.update_yaxes(type="log")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / file).write_text("\n".join(parts) + "\n")
+    (folder / file).write_text(draw_svg(figure, label=title, paper="white") + "\n")
 
 
 def main() -> None:

@@ -43,5 +43,5 @@ def test_the_commands_of_the_page_run_in_order(tmp_path, monkeypatch):
         "score",
         "predicted",
     ]
-    assert (tmp_path / "comparison.html").stat().st_size > 10**6
+    assert "<svg " in (tmp_path / "comparison.html").read_text()
     assert (tmp_path / "scores.csv").read_text().startswith("class,known,p_value,score,predicted\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from offmap.cli.options import InputOptions, Json, say, show, with_inputs
 
 if TYPE_CHECKING:
-    from offmap.openworld import Deployment, LabeledInputs
+    from offmap.openworld import Deployment, LabeledInputs, RoundRecord
 
 DETECTOR = "maxlogit + knn(5)"
 OTHERS = DETECTOR, 0.98  # as in offmap.openworld.run, which looks again at what was accepted
@@ -68,7 +68,7 @@ def loop(
     as_json: Json = False,
 ) -> None:
     """Flag what is unknown, find its classes, learn them beside the old ones, calibrate a new detector, go on."""
-    from offmap.cli.checks import check_page
+    from offmap.cli.checks import check_folder, check_page
     from offmap.errors import InputError
 
     if new != "auto" and not new.isdigit():
@@ -81,17 +81,16 @@ def loop(
         "space": space,
     }
     check_page(None)
+    check_folder(out)
     if tpr is not None and not 0 < tpr < 1:
         raise InputError(f"--tpr {tpr}: a share between 0 and 1")
     if data == "digits":
         if tpr is not None:
             raise InputError(f"--tpr {tpr}: the built-in digits have their own; name your --data")
-        out.mkdir(parents=True, exist_ok=True)
         _digits(known, rounds, detector or DETECTOR, seed, out, as_json, options)
         return
     usual = (_text_detector(), TEXTS_TPR) if inputs.is_text(Path(data)) else OTHERS
     guard = detector or usual[0], usual[1] if tpr is None else tpr
-    out.mkdir(parents=True, exist_ok=True)
     _own(Path(data), held_out, stream or [], rounds, guard, seed, out, as_json, inputs, options)
 
 
@@ -107,6 +106,7 @@ def _digits(
     from offmap.bench.digits_page import build_simulation_page, describe_errors
     from offmap.bench.digits_simulation import make_digits_scenario, simulate
 
+    out.mkdir(parents=True, exist_ok=True)
     tell = say if sys.stderr.isatty() else lambda words: None
     tell(f"training a small network on {known} digits")
     simulation = simulate(make_digits_scenario(known, rounds, seed, detector), on_step=tell, **options)
@@ -145,6 +145,33 @@ def _digits(
     show(result, as_json, "\n".join(lines))
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """What a file or folder holds: inputs ready for the network or features, and what is known of each."""
+
+    arrays: dict[str, Any]
+    labels: Any  # -1 where unknown; `None` without any
+    classes: tuple[str, ...]
+    head: Any
+    columns: dict[str, Any]  # by which rows are found again in a table: path or text
+
+    def unlabelled(self) -> _Rows:
+        """The rows without a label."""
+        import numpy as np
+
+        chosen = self.labels < 0
+        arrays = {name: array[chosen] for name, array in self.arrays.items()}
+        columns = {name: np.asarray(values)[chosen] for name, values in self.columns.items()}
+        return _Rows(arrays, None, self.classes, self.head, columns)
+
+    def stream(self) -> dict[str, Any]:
+        """The arrays that rounds read; texts go with their features, to name classes by."""
+        import numpy as np
+
+        texts = self.columns.get("text")
+        return self.arrays if texts is None else {**self.arrays, "texts": np.array(texts, object)}
+
+
 def _own(
     data: Path,
     held_out: Path | None,
@@ -157,62 +184,70 @@ def _own(
     inputs: InputOptions,
     options: dict[str, Any],
 ) -> None:
-    import numpy as np
-
+    """Run the loop on a user's own data: read, start, run the rounds, write what came of them."""
     from offmap import data as data_files
-    from offmap.errors import InputError
     from offmap.openworld.openworld_run import run_rounds
     from offmap.openworld.preparation import begin, cut
-    from offmap.openworld.result import render_pictures
 
-    arrays, labels, names, head = _read(data, inputs)
-    if labels is None:
-        raise InputError(f"{data}: it has no labels; give labelled inputs, -1 where unknown")
-    network = None if inputs.model is None else inputs.network()
+    out.mkdir(parents=True, exist_ok=True)
+    known, arriving = _read_sources(data, files, inputs)
     aside: dict[str, Any] = {}
     if held_out is not None:
-        kept, own, _, _ = _read(held_out, inputs)
-        aside = {"held_out": (own, kept)}
+        kept = _read(held_out, inputs)
+        aside = {"held_out": (kept.labels, kept.arrays)}
     detector, tpr = guard
+    network = None if inputs.model is None else inputs.network()
     state = begin(
-        detector, labels, network=network, head=head, class_names=names or None, tpr=tpr, seed=seed, **aside, **arrays
-    )
-    streams = [_read(path, inputs)[0] for path in files]
-    called = [_names(path, inputs) for path in files]
-    if not streams:
-        streams = [{name: array[labels < 0] for name, array in arrays.items()}]
-        own_names = _names(data, inputs)
-        called = [{name: np.asarray(values)[labels < 0] for name, values in own_names.items()}]
-        if (labels >= 0).all():
-            raise InputError(f"{data}: every row has a label; name a file of others with --stream")
-    whole = streams
-    if inputs.is_text(data):
-        pairs = zip(streams, called, strict=True)
-        streams = [{**arrays, "texts": np.array(names["text"], object)} for arrays, names in pairs]
+        detector, known.labels, network=network, head=known.head, class_names=known.classes or None, tpr=tpr,
+        seed=seed, **aside, **known.arrays,
+    )  # fmt: skip
+    streams = [rows.stream() for rows in arriving]
     if len(streams) == 1:
         streams = cut(streams[0], rounds)
-    told: list[dict[str, Any]] = []
-    words: list[str] = []
+    entries: list[dict[str, Any]] = []
+    lines: list[str] = []
     deployment = state.deployment
     for number, now in enumerate(run_rounds(state, streams, seed=seed, **options), 1):
-        record, deployment = now.rounds[-1], now.deployment
-        entry, line = record.to_json(), f"round {number}: {record.summary()}"
-        if record.round is not None:
-            report = out / f"round-{number}.html"
-            seen = record.round.candidates
-            record.round.to_html(report, seen.texts if seen.texts is not None else render_pictures(seen.inputs))
-            entry["report"] = str(report)
-            line += f"\n{record.round.summary()}\nThe report is {report}"
-        told.append(entry)
-        words.append(line)
-    table = _write_stream(deployment, whole, called, out)
+        deployment = now.deployment
+        entry, line = _tell_round(number, now.rounds[-1], out)
+        entries.append(entry)
+        lines.append(line)
+    table = _write_stream(deployment, arriving, out)
     if inputs.is_text(data):
         deployment = _with_texts(deployment, data, now.store, inputs)
     elif data_files.holds_pictures(data):
         deployment = replace(deployment, pictures=inputs.picture_settings())
     written = _written(deployment, out) | {"table": str(table)}
-    last = f"The deployment is {written['deployment']}; what it says about the stream is {table}"
-    show({"rounds": told, **written}, as_json, "\n".join([*words, last]))
+    lines.append(f"The deployment is {written['deployment']}; what it says about the stream is {table}")
+    show({"rounds": entries, **written}, as_json, "\n".join(lines))
+
+
+def _read_sources(data: Path, files: list[Path], inputs: InputOptions) -> tuple[_Rows, list[_Rows]]:
+    """Read the labelled inputs and those that arrive: of files of their own, or the unlabelled ones among the first."""
+    from offmap.errors import InputError
+
+    known = _read(data, inputs)
+    if known.labels is None:
+        raise InputError(f"{data}: it has no labels; give labelled inputs, -1 where unknown")
+    if files:
+        return known, [_read(path, inputs) for path in files]
+    if (known.labels >= 0).all():
+        raise InputError(f"{data}: every row has a label; name a file of others with --stream")
+    return known, [known.unlabelled()]
+
+
+def _tell_round(number: int, record: RoundRecord, out: Path) -> tuple[dict[str, Any], str]:
+    """Write the report of a round, if it found classes, and say what it did: for scripts and for people."""
+    from offmap.openworld.result import render_pictures
+
+    entry, line = record.to_json(), f"round {number}: {record.summary()}"
+    if record.round is not None:
+        report = out / f"round-{number}.html"
+        seen = record.round.candidates
+        record.round.to_html(report, seen.texts if seen.texts is not None else render_pictures(seen.inputs))
+        entry["report"] = str(report)
+        line += f"\n{record.round.summary()}\nThe report is {report}"
+    return entry, line
 
 
 def _with_texts(deployment: Deployment, data: Path, learned: LabeledInputs, inputs: InputOptions) -> Deployment:
@@ -244,44 +279,46 @@ def _names(path: Path, inputs: InputOptions) -> dict[str, Any]:
     return {"path": [str(file) for file in data.image_folder(path, **_folder_options(path, inputs)).files]}
 
 
-def _write_stream(
-    deployment: Deployment, streams: list[dict[str, Any]], called: list[dict[str, Any]], out: Path
-) -> Path:
-    """Write what the last deployment says about every input of the stream."""
+def _write_stream(deployment: Deployment, arriving: list[_Rows], out: Path) -> Path:
+    """Write what the last deployment says about every input that arrived."""
     import numpy as np
 
     from offmap.data import write_table
 
     parts = []
-    for arrays, names in zip(streams, called, strict=True):
-        ((kind, rows),) = arrays.items()
+    for rows in arriving:
+        ((kind, values),) = rows.arrays.items()
         verdicts = deployment.verdicts(
-            rows, "features" if kind == "features" and deployment.network is None else "inputs"
+            values, "features" if kind == "features" and deployment.network is None else "inputs"
         )
-        parts.append({**names, **verdicts.columns(deployment.class_names)})
+        parts.append({**rows.columns, **verdicts.columns(deployment.class_names)})
     shared = [name for name in parts[0] if all(name in part for part in parts)]
     columns = {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in shared}
     write_table(out / "stream.csv", columns)
     return out / "stream.csv"
 
 
-def _read(path: Path, inputs: InputOptions) -> tuple[dict[str, Any], Any, tuple[str, ...], Any]:
-    """Arrays ready for the network (or features), labels, class names, head."""
+def _read(path: Path, inputs: InputOptions) -> _Rows:
     import numpy as np
 
     from offmap import data
 
     if inputs.is_text(path):
         inputs.texts().with_head = False  # over all labelled texts it would have seen those that calibrate and measure
-        texts = inputs.samples(path)
-        return {"features": texts.features}, texts.labels, texts.classes, None
-    samples = data.read(path, **_folder_options(path, inputs))
+        found = inputs.samples(path)
+        texts = {"text": inputs.texts().read_texts(path).texts}
+        return _Rows({"features": found.features}, found.labels, found.classes, None, texts)
+    options = _folder_options(path, inputs)
+    samples = data.read(path, **options)
+    columns = {}
+    if data.holds_pictures(path):
+        columns = {"path": [str(file) for file in data.image_folder(path, **options).files]}
     ready = inputs.batches(path)
     if "inputs" not in samples.arrays and inputs.model is None:
         head = samples.head if inputs.head is None else data.read_head(inputs.head)
-        return {"features": samples.features}, samples.labels, samples.classes, head
+        return _Rows({"features": samples.features}, samples.labels, samples.classes, head, columns)
     made = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in ready])
-    return {"inputs": made}, samples.labels, samples.classes, None
+    return _Rows({"inputs": made}, samples.labels, samples.classes, None, columns)
 
 
 def _folder_options(path: Path, inputs: InputOptions) -> dict[str, Any]:

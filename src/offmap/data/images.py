@@ -35,6 +35,11 @@ class ImageFolder:
     mode: Literal["RGB", "L"]
     skipped: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        classes = f", {len(self.classes)} classes" if self.classes else ""
+        size = "" if self.size is None else f", brought to {self.size} × {self.size}"
+        return f"ImageFolder({len(self)} pictures{classes}{size})"
+
     def __len__(self) -> int:
         return len(self.files)
 

@@ -30,6 +30,10 @@ class Batches:
     mean: Any = None
     std: Any = None
 
+    def __repr__(self) -> str:
+        given = self.inputs if isinstance(self.inputs, ImageFolder) else "×".join(map(str, self.inputs.shape))
+        return f"Batches({given}, {self.size} at a time{'' if self.labels is None else ', with labels'})"
+
     def __len__(self) -> int:
         return -(-len(self.inputs) // self.size)
 

@@ -170,6 +170,10 @@ class Calibration:
     weights: Array | None = None
     arrived: Array | None = None
 
+    def __repr__(self) -> str:
+        within = "" if self.classes is None else ", within every class"
+        return f"Calibration({len(self.scores)} held-out inputs, tpr={self.tpr:g}{within})"
+
     @classmethod
     def of(
         cls,

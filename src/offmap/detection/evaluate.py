@@ -176,6 +176,9 @@ class Comparison:
     measurements: dict[str, Measurement] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Comparison({len(self.measurements)} methods on {', '.join(self.sizes)}; print it for the table)"
+
     @property
     def detectors(self) -> dict[str, Detector]:
         """The fitted detectors, by the text they were asked for."""

@@ -229,7 +229,7 @@ def _cut(word: str) -> str:
 
 
 def _slanted(axis: Axis) -> bool:
-    """Whether names are too long to stand side by side."""
+    """Return whether names are too long to stand side by side."""
     return bool(axis.names) and max(map(len, axis.names)) * LETTER > 0.8 * WIDTH / len(axis.names)
 
 
