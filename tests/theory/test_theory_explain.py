@@ -118,6 +118,7 @@ def test_the_page_renders_with_its_figures(tmp_path):
     html = found.page().write(tmp_path / "explain.html").read_text()
     for title in ("Which method?", "ReAct", "DICE", "k-NN", "Henze–Zirkler", "spectral", "What to label next"):
         assert title in html
+    assert "<em>" not in html, "stars of a weighted sum are no emphasis"
     assert html.count('class="plot"') == sum(len(section.figures) for section in found.sections)
 
 

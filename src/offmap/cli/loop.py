@@ -147,7 +147,7 @@ def _digits(
 
 @dataclass(frozen=True)
 class _Rows:
-    """What a file or folder holds: inputs ready for the network or features, and what is known of each."""
+    """The rows of a file or folder: inputs ready for the network or features, and what is known of each."""
 
     arrays: dict[str, Any]
     labels: Any  # -1 where unknown; `None` without any

@@ -14,6 +14,7 @@ from offmap.report.page import versions
 from offmap.typing import Array
 
 SHOWN = 24
+TRIALS = {"spec": "method", "left_out": "AUROC, classes left out", "crossed": "AUROC, crossed inputs"}  # as headings
 
 
 def write_report(evidence: GuardEvidence, path: Path, graph: str = "") -> Path:
@@ -64,10 +65,17 @@ def _summary(evidence: GuardEvidence) -> str:
 
 
 def _add_trials(page: Page, trials: Any) -> None:
-    rows = [dict(row) for row in trials or ()]
+    """List what was tried, what was taken first."""
+    rows = sorted((dict(row) for row in trials or ()), key=lambda row: -(row.get("weight") or 0.0))
     if rows:
         columns = list(dict.fromkeys(name for row in rows for name in row))
-        page.table(columns, [[row.get(name) for name in columns] for row in rows], caption="What was tried.")
+        page.table(
+            [TRIALS.get(name, name) for name in columns],
+            [[row.get(name) for name in columns] for row in rows],
+            caption="What was tried, those with a weight in the sum first. AUROC is how well a method tells known "
+            "inputs from others that are made of known ones: classes left out of the fitting, and inputs crossed from "
+            "two classes (1 is perfect, 0.5 is chance).",
+        )
 
 
 def _add_scores(page: Page, evidence: GuardEvidence) -> None:

@@ -86,7 +86,7 @@ class _Watched(nn.Module):
 
     def __init__(self, backend: TorchBackend, given: Mapping[str, Any], by_name: bool) -> None:
         super().__init__()
-        self.model, self.backend, self.function = backend.model, backend, backend.function
+        self.model, self.backend, self.function = backend.model, backend, backend.functional_head
         self.layer = None if self.function is not None else backend.module(backend.tap or "")
         self.from_head, self.by_name = backend.has_head, by_name
         self.tensors = {name: value for name, value in given.items() if is_array(value)}
@@ -103,7 +103,7 @@ class _Watched(nn.Module):
         def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             first = output[0] if isinstance(output, tuple | list) else output
             given = args[0] if args else next(iter(kwargs.values()))
-            kept = given if self.backend.before else first
+            kept = given if self.backend.taps_input else first
             calls.append((given, first if self.from_head else pool_positions(kept)))  # at once: it may change in place
 
         assert self.layer is not None

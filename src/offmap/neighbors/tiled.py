@@ -129,7 +129,7 @@ def rank_for(k: int, share: float) -> int:
     return math.ceil(((DEVIATIONS + math.sqrt(DEVIATIONS**2 + 4 * k * share)) / 2) ** 2)
 
 
-def room(total: int, k: int, threads: int, sample: int) -> int:
+def buffer_size(total: int, k: int, threads: int, sample: int) -> int:
     """Compute how many values one thread can hold per query: what will pass its bounds, a margin, at least k.
 
     `sample` is the number of rows the bounds come from; 0 if they are raised as more of the bank is seen.
@@ -178,7 +178,7 @@ def queries_at_once(total: int, k: int, threads: int) -> int:
     int
         At least 1.
     """
-    per_query = 12 * threads * max(room(total, k, threads, 0), room(total, k, threads, _sample_of(total)))
+    per_query = 12 * threads * max(buffer_size(total, k, threads, 0), buffer_size(total, k, threads, _sample_of(total)))
     return int(np.clip(BUFFER_BYTES // per_query, 1, 16 * TILE_QUERIES))
 
 
@@ -221,7 +221,7 @@ def nearest(
     threads = min(threads, len(cut))
     sample = 0 if spread else _sample_of(total)
     bounds = _sampled_bounds(parts, penalties, queries, k, sample, threads) if sample else None
-    size = room(total, k, threads, sample)
+    size = buffer_size(total, k, threads, sample)
     workers = [Worker(len(queries), k, size, total, bounds) for _ in range(threads)]
 
     def search(thread: int) -> None:
@@ -250,13 +250,13 @@ class Worker:
     def __init__(self, queries: int, k: int, size: int, total: int, bounds: Float32Array | None) -> None:
         self.k = k
         self.total = total
-        self.learns = bounds is None
+        self.raises_bounds = bounds is None
         self.bounds = np.full(queries, -np.inf, np.float32) if bounds is None else bounds.copy()
         self.values = np.full((queries, size), -np.inf, np.float32)
         self.rows = np.empty((queries, size), np.int32 if total < 2**31 else np.int64)
-        self.held = np.zeros(queries, np.int64)
-        self.taken = 0
-        self.seen = 0
+        self.filled = np.zeros(queries, np.int64)
+        self.tiles_seen = 0
+        self.rows_seen = 0
         self._out = np.empty(min(TILE_QUERIES, queries) * TILE_ROWS, np.float32)
         self._passed = np.empty(len(self._out), np.bool_)
 
@@ -276,19 +276,19 @@ class Worker:
             block = slice(start, min(start + TILE_QUERIES, len(queries)))
             shape = (block.stop - start, len(tile.rows))
             values = ready.closeness(queries[block], self._out[: math.prod(shape)].reshape(shape))
-            if self.learns and not self.taken:
+            if self.raises_bounds and not self.tiles_seen:
                 self.bounds[block] = _bounds(values, rank)
             self._keep(values, tile, block)
-        self.taken += 1
-        self.seen += len(tile.rows)
-        if self.learns and self.taken > 1 and self.taken & (self.taken - 1) == 0:
+        self.tiles_seen += 1
+        self.rows_seen += len(tile.rows)
+        if self.raises_bounds and self.tiles_seen > 1 and self.tiles_seen & (self.tiles_seen - 1) == 0:
             self._raise_bounds()
 
     def _raise_bounds(self) -> None:
-        rank = rank_for(self.k, self.seen / self.total)
+        rank = rank_for(self.k, self.rows_seen / self.total)
         for start in range(0, len(self.bounds), TILE_QUERIES):
             block = slice(start, start + TILE_QUERIES)
-            filled = int(self.held[block].max())
+            filled = int(self.filled[block].max())
             if filled >= rank:
                 known = _bounds(self.values[block, :filled], rank)
                 np.maximum(self.bounds[block], known, out=self.bounds[block])
@@ -298,7 +298,7 @@ class Worker:
         np.greater(values, self.bounds[block, None], out=passed)
         flat, ends = _where(passed)
         counts = np.diff(ends, prepend=0)
-        held, size = self.held[block], self.values.shape[1]
+        held, size = self.filled[block], self.values.shape[1]
         if int((held + counts).max()) > size:
             over = np.flatnonzero(held + counts > size)
             self._cut(values, tile, block, over)
@@ -326,7 +326,7 @@ class Worker:
         self.values[queries] = -np.inf
         self.values[queries, : self.k] = kept
         self.rows[queries, : self.k] = np.take_along_axis(numbers, chosen, axis=1)
-        self.held[queries] = self.k
+        self.filled[queries] = self.k
         self.bounds[queries] = kept.min(axis=1)
 
 

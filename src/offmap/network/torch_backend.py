@@ -40,11 +40,19 @@ _PROBE = 4
 Hook = Callable[[Any], Any]
 
 
-FUNCTION = "the last product with a matrix"  # what is tapped when no module of its own gives the logits
+FUNCTIONAL = "the last product with a matrix"  # what is tapped when no module of its own gives the logits
 
 
 class TorchBackend(Backend):
-    """A PyTorch model and the layer to tap, see `offmap.Network`."""
+    """A PyTorch model and the layer to tap, see `offmap.Network`.
+
+    What is tapped is settled by the first inputs, and is one of four:
+
+    - a linear module whose output is the model's: features are its input, it is the head;
+    - the same with a softmax after it: the logits are the module's own output;
+    - a product with a matrix that no module makes (tied and cosine heads): read off the operands of each pass;
+    - a layer that the user named: its output, or with ``head=`` its input, without a linear head.
+    """
 
     def __init__(
         self,
@@ -60,15 +68,15 @@ class TorchBackend(Backend):
         self.model, self.ensemble = unwrap_model(model), [unwrap_model(member) for member in ensemble]
         self.layer = layer if head is None else head
         self.output = output
-        self.before = head is not None  # what goes into a named head is tapped, whatever kind of layer it is
+        self.taps_input = head is not None
         self._tap: str | None = None
         self._is_head = False
-        self._own_answer = False  # the logits are the head's answer, not what a softmax made of it
-        self.function: FunctionalHead | None = None
-        self._function_head: Head | None = None
+        self._softmax_follows = False
+        self.functional_head: FunctionalHead | None = None
+        self._last_functional_head: Head | None = None
 
     def __repr__(self) -> str:
-        layer = "" if self.layer is None else f", {'head' if self.before else 'layer'}={self.layer!r}"
+        layer = "" if self.layer is None else f", {'head' if self.taps_input else 'layer'}={self.layer!r}"
         more = f", ensemble of {len(self.ensemble) + 1}" if self.ensemble else ""
         return f"Network({type(self._given).__name__}{layer}{more})"
 
@@ -96,8 +104,8 @@ class TorchBackend(Backend):
         """Return a copy of the head as it is now; `None` when features do not come from before a linear head."""
         if not self._is_head:
             return None
-        if self.function is not None:
-            return self._function_head
+        if self.functional_head is not None:
+            return self._last_functional_head
         linear = self.module(self._tap or "")
         bias = linear.bias
         return make_head(_copied(linear.weight), None if bias is None else _copied(bias))
@@ -189,13 +197,13 @@ class TorchBackend(Backend):
         tuple of 2 Tensor
             Features and logits.
         """
-        if self.function is not None:
-            return self._forward_function(self.function, inputs, hooks)
+        if self.functional_head is not None:
+            return self._forward_functional(self.functional_head, inputs, hooks)
         calls: list[tuple[Any, Any]] = []
 
         def see(given: Any, output: Any) -> None:
             # pooled at once: the next layer may work in place
-            kept = given if self.before else output
+            kept = given if self.taps_input else output
             calls.append((given, output if self._is_head else pool_positions(_tensor(kept, self._tap))))
 
         with ExitStack() as stack:
@@ -208,18 +216,18 @@ class TorchBackend(Backend):
         if not self._is_head:
             return calls[-1][1], two_sided(logits)
         for given, answered in reversed(calls):
-            rows = None if self._own_answer else find_input_rows(given, answered, logits)
+            rows = None if self._softmax_follows else find_input_rows(given, answered, logits)
             if rows is not None:
                 return rows, two_sided(logits)
         given, answered = calls[-1]
-        if (self.layer is not None or self._own_answer) and given.ndim == 2:
+        if (self.layer is not None or self._softmax_follows) and given.ndim == 2:
             return given, two_sided(answered)  # a head's own answer counts: what follows it may be a softmax
         raise InputError(
             f"the linear layer {self._tap!r} gave the logits of the first inputs, but not of these; "
             f"pass Network(model, layer='<name>') to choose what is tapped"
         )
 
-    def _forward_function(
+    def _forward_functional(
         self, function: FunctionalHead, inputs: Inputs, hooks: Sequence[tuple[str, Hook]]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         with ExitStack() as stack:
@@ -228,7 +236,7 @@ class TorchBackend(Backend):
             noted = stack.enter_context(LinearCalls())
             logits = self._answer(inputs)
         features, weight, bias = function.read(noted.calls)
-        self._function_head = make_head(_copied(weight), _copied(bias))
+        self._last_functional_head = make_head(_copied(weight), _copied(bias))
         return features, two_sided(logits)
 
     def _answer(self, inputs: Inputs) -> torch.Tensor:
@@ -343,14 +351,14 @@ class TorchBackend(Backend):
                 self._tap, self._is_head = candidate, True
                 return
             if isinstance(answered, torch.Tensor) and answered.ndim == 2 and is_softmax_of(answered, logits):
-                self._tap, self._is_head, self._own_answer = candidate, True, True
+                self._tap, self._is_head, self._softmax_follows = candidate, True, True
                 return
         function = find_functional_head(noted.calls, logits)
         if function is None:
             raise InputError(self._not_linear(order, linear, logits.shape[1]))
         _, weight, bias = function.read(noted.calls)
-        self.function, self._function_head = function, make_head(_copied(weight), _copied(bias))
-        self._tap, self._is_head = FUNCTION, True
+        self.functional_head, self._last_functional_head = function, make_head(_copied(weight), _copied(bias))
+        self._tap, self._is_head = FUNCTIONAL, True
 
     def _not_linear(self, order: list[tuple[str, Any]], linear: list[tuple[str, Any, Any]], classes: int) -> str:
         kinds = self.layers()

@@ -188,7 +188,8 @@ class Round:
                 continue
             like = ", ".join(found.names[near] for near in info.nearest_known)
             page.text(f"**{info.name}**: {info.size} inputs; nearest known classes: {like}")
-            page.gallery([items[row] for row in typical], [f"{found.confidence[first + row]:.2f}" for row in typical])
+            sure = [f"confidence {found.confidence[first + row]:.2f}" for row in typical]
+            page.gallery([items[row] for row in typical], sure)
 
 
 def _percent(share: float | None) -> str:

@@ -126,9 +126,9 @@ def _methods(known: Activations, seed: int) -> tuple[list[Finding], Section] | N
     best = ranked[0]
     share = {each.spec: each.weight / sum(one.weight for one in tried) for each in tried}
     sentence = (
-        f"of {len(ranked)} methods {best.spec} tells known from pseudo-unknown inputs best "
+        f"of {len(ranked)} methods `{best.spec}` tells known from pseudo-unknown inputs best "
         f"(AUROC {_percent(best.left_out)} with classes left out, {_percent(best.crossed)} with crossed inputs); "
-        f"auto adds up {len(plan.terms)}: {plan}"
+        f"auto adds up {len(plan.terms)}: `{plan}`"
     )
     table = Table(
         ["method", "family", "AUROC, classes left out", "AUROC, crossed", "share in auto", "why"],
