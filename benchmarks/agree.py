@@ -27,6 +27,7 @@ ODIN_PICTURES = 128
 SAME = "the same"
 NOTES = {
     "msp": "offmap gives log p, which orders confident inputs where p rounds to 1 in float32",
+    "mcm": "offmap gives log p",
     "entropy": "pytorch-ood cuts probabilities at 1e-7",
     "gen": "pytorch-ood cuts probabilities at 1e-7, and averages where the paper sums",
     "temperature_scaling|msp": "pytorch-ood's search of T hardly leaves 1, far from the largest likelihood",
@@ -43,17 +44,19 @@ NOTES = {
 TRANSFORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "msp": np.exp,
     "temperature_scaling|msp": np.exp,
+    "mcm": np.exp,
     "openmax(tail=25)": lambda log_odds: -1 / (1 + np.exp(log_odds)),
 }
 METHODS = [
     "msp", "maxlogit", "energy", "entropy", "gen", "kl_matching", "temperature_scaling|msp", "openmax(tail=25)",
     "mahalanobis", "rmds", "gmm", "knn(50)", "nnguide(10, alpha=1.0)", "vim", "she", "fdbd", "nci", "pnml", "gradnorm",
     "dice(0.7)|energy", "react(90)|energy", "vra(60, 95)|energy", "ash_p(65)|energy", "ash_b(65)|energy",
-    "ash_s(90)|energy", "scale(85)|energy", "lts(95)|energy",
+    "ash_s(90)|energy", "scale(85)|energy", "lts(95)|energy", "mcm",
 ]  # fmt: skip
 NOT_COMPARED = {
     "mc_dropout": "random masks of different generators",
     "gram": "pytorch-ood draws the held-out inputs at random; offmap chooses them by a hash of their content",
+    "nac": "pytorch-ood's bins have other widths; compared with its authors' code by agree_authors.py",
     "rankfeat": "needs a network cut in two; tested against NumPy's singular value decomposition instead",
 }
 

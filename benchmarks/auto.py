@@ -6,7 +6,7 @@ choose: features drawn independently with the mean and the spread of the known o
 against hindsight. Networks that ``auto`` was developed on and others stand apart; see `auto_pairs.py`.
 
 ``python benchmarks/auto.py`` writes ``results/auto.json``; ``--only NAME`` measures one network again, ``--auto`` only
-what ``auto`` gives on it.
+what ``auto`` gives on it, ``--again`` only what the present rule makes of the evidence that is there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import offmap
 from auto_pairs import DEVELOPMENT, REPORT, World
 from offmap import Activations
 from offmap.detection.auto import combine_chosen, doubt_answers, weigh
-from offmap.detection.candidates import SEARCHING, Evidence, list_core, list_distances
+from offmap.detection.candidates import SEARCHING, Budget, Evidence, list_core, list_distances
 from offmap.errors import OffmapError, OffmapWarning
 from offmap.metrics.detection import auroc, fpr_at_tpr
 
@@ -39,6 +39,7 @@ SINGLE = (
 )  # fmt: skip
 FAST = "auto(fast)"
 AUTO = ("auto", FAST)
+BUDGETS: dict[str, Budget] = {"auto": "full", FAST: "fast"}
 NOISE = 1000
 
 Figures = dict[str, dict[str, float]]
@@ -52,12 +53,14 @@ def noise_like(known: Activations) -> Activations:
     return Activations(kept.astype(np.float32), head=known.head)
 
 
-def fast_from(trials: list[dict[str, Any]], known: Activations) -> str:
-    """What ``auto(fast)`` chooses, from the trials of ``auto``: the same evidence without methods that search."""
-    evidence = [Evidence(**{**trial, "weight": 0.0, "why": ""}) for trial in trials if trial["spec"] not in SEARCHING]
+def plan_from(trials: list[dict[str, Any]], known: Activations, budget: Budget) -> str:
+    """What ``auto`` chooses from evidence that was gathered before; ``auto(fast)`` does without methods that search."""
+    evidence = [Evidence(**{**trial, "weight": 0.0, "why": ""}) for trial in trials]
+    tried = [each for each in evidence if each.left_out is not None or each.crossed is not None]
+    usable = [each for each in tried if budget == "full" or each.spec not in SEARCHING]
     compare = known.has_logits or known.labels is not None
-    weighed = weigh([each for each in evidence if each.separation], list_core("fast", known), compare)
-    return repr(combine_chosen(doubt_answers(weighed, list_distances("fast", known))))
+    weighed = weigh(usable, list_core(budget, known), compare)
+    return repr(combine_chosen(doubt_answers(weighed, list_distances(budget, known))))
 
 
 def measure(spec: str, world: World, noise: Activations) -> dict[str, Any]:
@@ -74,8 +77,13 @@ def measure(spec: str, world: World, noise: Activations) -> dict[str, Any]:
     return {"sets": found, "seconds": seconds, "chosen": made.chosen, "trials": list(made.trials)}
 
 
-def measure_network(world: World, single: dict[str, Any] | None = None) -> dict[str, Any]:
-    """All methods on one network; what cannot be fitted says why. Figures of single methods can be given."""
+def measure_network(
+    world: World, single: dict[str, Any] | None = None, trials: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """All methods on one network; what cannot be fitted says why.
+
+    Figures of single methods can be given, and the evidence that ``auto`` chooses on.
+    """
     noise = noise_like(world.fit)
     found: dict[str, Any] = {}
     for spec in (*AUTO, *SINGLE):
@@ -83,7 +91,12 @@ def measure_network(world: World, single: dict[str, Any] | None = None) -> dict[
             found[spec] = single[spec]
             continue
         try:
-            found[spec] = measure(fast_from(found["auto"]["trials"], world.fit) if spec == FAST else spec, world, noise)
+            evidence = trials if spec == "auto" else found["auto"]["trials"] if spec == FAST else None
+            if evidence and any(trial["left_out"] or trial["crossed"] for trial in evidence):
+                found[spec] = measure(plan_from(evidence, world.fit, BUDGETS[spec]), world, noise)
+                found[spec]["trials"] = evidence if spec == "auto" else []
+            else:
+                found[spec] = measure(spec, world, noise)
         except OffmapError as error:
             found[spec] = {"error": str(error)}
     sizes = {"fit": len(world.fit), "test": len(world.test)} | {name: len(acts) for name, acts in world.unknown.items()}
@@ -153,6 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", help="networks to measure again; the others stay as they were")
     parser.add_argument("--auto", action="store_true", help="keep the figures of single methods")
+    parser.add_argument("--again", action="store_true", help="keep the evidence, too, and choose by the present rule")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", OffmapWarning)
@@ -161,10 +175,10 @@ def main() -> None:
         kept = result.setdefault(part, {}).setdefault("networks", {})
         for name in networks:
             if arguments.only is None or name in arguments.only:
-                before = kept[name]["methods"] if arguments.auto and name in kept else {}
-                kept[name] = measure_network(
-                    networks[name](), {spec: before[spec] for spec in SINGLE if spec in before}
-                )
+                before = kept[name]["methods"] if (arguments.auto or arguments.again) and name in kept else {}
+                single = {spec: before[spec] for spec in SINGLE if spec in before}
+                trials = before["auto"]["trials"] if arguments.again and before else None
+                kept[name] = measure_network(networks[name](), single, trials)
                 print(f"{name}: {kept[name]['methods']['auto'].get('chosen')}", flush=True)
                 arguments.out.write_text(json.dumps(result, indent=1) + "\n")
         result[part]["networks"] = {name: kept[name] for name in networks if name in kept}

@@ -82,6 +82,7 @@ def make(name: str, head: nn.Linear, model: Any = None, encoder: Any = None) -> 
         "ash_s(90)|energy": lambda: ash("ash-s", 0.90),
         "scale(85)|energy": lambda: peer.SCALE(encoder, Maps(head), 0.85),
         "lts(95)|energy": lambda: peer.LTS(encoder, head, 0.05),
+        "mcm": lambda: peer.MCM(encoder, weight),
         "odin": lambda: peer.ODIN(model),
     }  # fmt: skip
     return makers[name]()

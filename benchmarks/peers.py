@@ -16,7 +16,10 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PLAIN = ("torch", "numpy", "scipy", "scikit-learn", "typing_extensions", "safetensors", "pillow", "datasketches==5.2.0")
+PLAIN = (
+    "torch", "numpy", "scipy", "scikit-learn", "typing_extensions", "safetensors", "pillow", "datasketches==5.2.0",
+    "statsmodels==0.15.0", "faiss-cpu", "tqdm",
+)  # fmt: skip
 WITHOUT_DEPENDENCIES = ("pytorch-ood==0.4.0", "torchvision==0.29.2")  # torchvision's compiled part is never called
 
 

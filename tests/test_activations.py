@@ -91,6 +91,15 @@ def test_what_is_missing_is_named() -> None:
     assert bare.given_logits is None
 
 
+def test_a_head_over_arrays_that_cannot_be_written_can() -> None:
+    weight, bias = np.eye(2, 3, dtype=np.float32), np.zeros(2, np.float32)
+    weight.flags.writeable = bias.flags.writeable = False
+    head = offmap.Head(weight, bias)  # torch warns of tensors over the given ones
+    assert head.weight.flags.writeable
+    assert head.bias.flags.writeable
+    np.testing.assert_array_equal(head.weight, weight)
+
+
 def test_any_kind_of_array() -> None:
     rows = np.arange(6.0).reshape(2, 3)
     for given_ in (rows, rows.tolist(), torch.tensor(rows), torch.tensor(rows).bfloat16(), torch.tensor(rows).half()):

@@ -38,12 +38,13 @@ class Head:
     """
 
     def __init__(self, weight: Any, bias: Any = None) -> None:
-        self.weight = as_array(weight, "the head's weight").astype(np.float32, copy=False)
+        # torch warns of tensors over arrays that cannot be written, such as those of an ONNX file
+        self.weight = np.require(as_array(weight, "the head's weight"), np.float32, "W")
         if self.weight.ndim != 2 or 0 in self.weight.shape:
             raise InputError(f"Head(weight of shape {self.weight.shape}): the weight must be classes × features")
         classes = len(self.weight)
         raw = np.zeros(classes, np.float32) if bias is None else as_array(bias, "the head's bias")
-        self.bias = raw.astype(np.float32, copy=False).reshape(-1)
+        self.bias = np.require(raw, np.float32, "W").reshape(-1)
         if len(self.bias) != classes:
             raise InputError(f"Head: {classes} rows of weights but {len(self.bias)} biases; give one per class")
         if not (np.isfinite(self.weight).all() and np.isfinite(self.bias).all()):

@@ -181,7 +181,7 @@ def test_two_classes() -> None:
 
 @pytest.mark.parametrize("count", [3, 5, 20])
 def test_very_few_inputs_give_a_guard_and_a_sentence(count: int) -> None:
-    with pytest.warns(OffmapWarning, match="leave nothing to compare"):
+    with pytest.warns(OffmapWarning, match="compared on 40 inputs or more"):
         made = offmap.detector("auto").fit(known(count))
     scores = made.score(known(30, seed=1))
     assert scores.shape == (30,)
@@ -192,7 +192,7 @@ def test_very_few_inputs_give_a_guard_and_a_sentence(count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_or_two_inputs_are_scored_or_refused_with_a_sentence(count: int) -> None:
-    with pytest.warns(OffmapWarning, match="leave nothing to compare"):
+    with pytest.warns(OffmapWarning, match="compared on 40 inputs or more"):
         outcome = _scores_or_sentence(count)
     assert "fit on more" in outcome if isinstance(outcome, str) else not np.isnan(outcome).any()
 
@@ -209,6 +209,28 @@ def test_one_kind_of_inputs_without_labels() -> None:
     with pytest.warns(OffmapWarning):
         made = offmap.detector("auto").fit(rng.normal(size=(300, 6)).astype(np.float32))
     assert auroc(made.score(rng.normal(size=(100, 6))), made.score(rng.normal(size=(100, 6)) + 4)) > 0.95
+
+
+def test_inputs_of_one_class_are_said_to_leave_nothing_to_compare() -> None:
+    features, labels = clouds(100, classes=1)
+    with pytest.warns(OffmapWarning, match="100 inputs of one class leave nothing to compare"):
+        offmap.detector("auto").fit(offmap.Activations(features, head=head_of(1), labels=labels))
+
+
+def test_numbers_that_are_not_finite_are_refused_in_words() -> None:
+    with pytest.raises(InputError, match="auto: the inputs to choose on hold NaN or infinity"):
+        offmap.detector("auto").fit(np.full((50, 4), np.nan))
+
+
+def test_passes_that_were_asked_for_and_are_not_there_are_named() -> None:
+    with pytest.warns(OffmapWarning, match="odin and mc_dropout were asked for, but their passes are not there"):
+        offmap.detector("auto(passes=true)").fit(known(20))
+
+
+def test_equal_inputs_are_refused_without_warnings_of_other_libraries() -> None:
+    with pytest.raises(InputError, match="fit on more"), pytest.warns() as found:
+        offmap.detector("auto").fit(np.ones((100, 4)))
+    assert {each.category for each in found} == {OffmapWarning}
 
 
 def test_many_classes_with_few_inputs_each() -> None:

@@ -81,6 +81,15 @@ def test_trials_are_printed_without_unknown_inputs() -> None:
     assert str(table).count("tried: react(") == len(table.detectors["react(auto)|energy"].trials) > 1
 
 
+def test_a_long_choice_is_told_below_the_table() -> None:
+    table = offmap.compare("auto(fast), energy", KNOWN[:60], TEST)
+    lines = str(table).splitlines()
+    assert lines[1].split()[0] == "auto(fast)"
+    assert max(map(len, lines[:3])) < 80
+    assert lines[3] == f"auto(fast) is {table.detectors['auto(fast)'].chosen}"
+    assert "tried: " in lines[4]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

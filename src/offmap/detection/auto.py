@@ -138,12 +138,21 @@ def choose_sum(
     trials : Trials
         Every candidate with its evidence, its weight and the reason.
 
+    Raises
+    ------
+    InputError
+        If an input holds a number that is not finite, or no method can be fitted.
+
     Warns
     -----
     OffmapWarning
         One sentence, where families had to be left out or nothing could be compared.
     """
     fit, held_out = split_known(known, val, auto.seed)
+    for part in (fit, held_out):
+        values = part.features if part.has_features else part.logits
+        if not np.isfinite(values).all():
+            raise InputError(f"{auto}: the inputs to choose on hold NaN or infinity; remove or mend these inputs")
     candidates = list_candidates(auto.budget, known)
     enough = len(fit) + len(held_out) >= FEWEST
     rounds = 1 if fit.has_features and fit.features.shape[1] > WIDE else 5 if len(fit) < FEW else 2
@@ -356,8 +365,16 @@ def _warn(chosen: Sequence[Evidence], known: Activations, compared: bool) -> Non
         )
         methods = f" (no method of the families {', '.join(without)})" if without else ""
         words.append(f"without {' and '.join(lacking)} some methods cannot be tried{methods}")
-    if not compared:
-        words.append(f"{len(known)} inputs of one kind or fewer than {FEWEST} leave nothing to compare candidates on")
+    if not compared and len(known) < FEWEST:
+        words.append(f"candidates are compared on {FEWEST} inputs or more, and there are {len(known)}")
+    elif not compared:
+        words.append(f"{len(known)} inputs of one class leave nothing to compare candidates on")
+    absent = [each.spec for each in chosen if each.family == "passes" and not each.weight]
+    if absent:
+        words.append(
+            f"{' and '.join(absent)} were asked for, but their passes are not there: extract with "
+            "requirements=detector.requirements"
+        )
     if words:
         taken = " + ".join(each.spec for each in chosen if each.weight)
         warnings.warn(f"auto: {'; '.join(words)}; chosen: {taken or 'nothing'}", OffmapWarning, stacklevel=4)

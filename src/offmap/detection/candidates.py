@@ -43,14 +43,16 @@ COSTLY = ("mahalanobis", "rmds", "residual", "pnml")  # where features are wide,
 
 _NEIGHBOURS = ("knn(1)", "knn(1, normalize=false)", "knn(1, normalize=false, standardize=true)")
 CORES: dict[tuple[str, bool], tuple[str, ...]] = {  # by budget, and whether there are logits
-    ("full", True): (*_NEIGHBOURS, "pca", "fdbd", "lts(95)|energy"),
+    ("full", True): (*_NEIGHBOURS, "pca", "fdbd", "lts(95)|energy", "mahalanobis_pp"),
     ("full", False): (*_NEIGHBOURS, "pca", "gmm(1)"),
     ("fast", True): (
         "pca", "fdbd", "lts(95)|energy", "vim", "mahalanobis_pp", "mahalanobis(0.1)", "rmds_pp", "cadref",
     ),
     ("fast", False): ("pca", "gmm(1)", "mahalanobis(0.1)"),
 }  # fmt: skip
-DISTANCES = ("mahalanobis(0.1)", "mahalanobis_pp", "pca", "knn(10)")  # what counts where the network's answers do not
+DISTANCES = (  # what counts where the network's answers do not
+    "mahalanobis(0.1)", "mahalanobis_pp", "rmds_pp", "pca", "cadref", "knn(1, normalize=false, standardize=true)",
+)  # fmt: skip
 ENOUGH = 10  # inputs per class: with fewer, classes left out are hard to tell apart on any network
 LOGITS_ALONE = ("energy", "gen", "msp")  # the core where there are no features
 
@@ -174,7 +176,7 @@ def list_distances(budget: Budget, known: Activations) -> tuple[str, ...]:
     >>> from offmap import Head
     >>> few = Activations(np.eye(3), head=Head(np.eye(3)))
     >>> list_distances("fast", few), list_distances("fast", few[[0, 1, 2] * 10])
-    ((), ('mahalanobis(0.1)', 'mahalanobis_pp', 'pca'))
+    ((), ('mahalanobis(0.1)', 'mahalanobis_pp', 'rmds_pp', 'pca', 'cadref'))
     """
     if not (known.has_features and known.has_logits) or len(known) < ENOUGH * known.n_classes:
         return ()

@@ -56,18 +56,22 @@ def format_table(comparison: Comparison) -> str:
 
 def _known_table(comparison: Comparison) -> str:
     """Format what known inputs say: accuracy after shaping, and how many of them a threshold for 95 % accepts."""
-    width = max(map(len, [*(found.detector.chosen for found in comparison.measurements.values()), "method"]))
+    names = {key: _name(found.method, found.detector.chosen) for key, found in comparison.measurements.items()}
+    width = max(map(len, [*names.values(), "method"]))
     lines = [f"{'method':<{width}}{'ID acc':>8}{'coverage':>10}{'fit s':>9}{'score s':>9}"]
-    for found in comparison.measurements.values():
+    tried: list[str] = []
+    for key, found in comparison.measurements.items():
         accuracy, coverage = ("-" if x is None else f"{100 * x:.2f}" for x in (found.id_accuracy, found.coverage))
         lines.append(
-            f"{found.detector.chosen:<{width}}{accuracy:>8}{coverage:>10}"
-            f"{found.fit_seconds:>9.3f}{found.score_seconds:>9.3f}"
+            f"{names[key]:<{width}}{accuracy:>8}{coverage:>10}{found.fit_seconds:>9.3f}{found.score_seconds:>9.3f}"
         )
-        lines += [f"  tried: {_trial(trial)}" for trial in found.detector.trials]
+        if names[key] != found.detector.chosen:
+            tried.append(f"{found.method} is {found.detector.chosen}")
+        tried += [f"  tried: {_trial(trial)}" for trial in found.detector.trials]
     return "\n".join(
         [
             *lines,
+            *tried,
             f"per cent of {comparison.sizes[KNOWN]} known test inputs; coverage at a threshold that should accept 95 %",
         ]
     )
@@ -169,8 +173,8 @@ def _add_known(comparison: Comparison, page: Page) -> None:
     page.section("All methods").table(
         ["method", "ID accuracy ↑", "coverage", "fit s", "score s"],
         [
-            [found.detector.chosen, _percent(found.id_accuracy), _percent(found.coverage), found.fit_seconds,
-             found.score_seconds]
+            [_name(found.method, found.detector.chosen), _percent(found.id_accuracy), _percent(found.coverage),
+             found.fit_seconds, found.score_seconds]
             for found in comparison.measurements.values()
         ],
         caption=f"Per cent of {comparison.sizes[KNOWN]} known test inputs; coverage at a threshold for 95 %.",
@@ -178,7 +182,9 @@ def _add_known(comparison: Comparison, page: Page) -> None:
     for found in comparison.measurements.values():
         if found.detector.trials:
             page.section(f"What {found.detector} tried").text(
-                "\n".join(f"- {_trial(trial)}" for trial in found.detector.trials)
+                "\n".join(
+                    [f"Chosen: `{found.detector.chosen}`", "", *(f"- {_trial(each)}" for each in found.detector.trials)]
+                )
             )
 
 
@@ -190,8 +196,12 @@ def _summary(best: Row) -> str:
 
 
 def _short(row: Row) -> str:
+    return _name(row.method, row.chosen)
+
+
+def _name(method: str, chosen: str) -> str:
     """Return what was asked for where the choice is too long for a table, else what was chosen."""
-    return row.method if len(row.chosen) > LONGEST else row.chosen
+    return method if len(chosen) > LONGEST else chosen
 
 
 def _trial(trial: Mapping[str, Any]) -> str:

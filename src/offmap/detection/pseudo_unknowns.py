@@ -104,7 +104,7 @@ def group_inputs(fit: Activations, val: Activations, seed: int = 0) -> tuple[Arr
 
     mean, spread = fit.features.mean(axis=0), fit.features.std(axis=0)
     scale = np.where(spread > 0, spread, 1)
-    clusters = max(1, min(CLUSTERS, len(fit) // 10))
+    clusters = max(1, min(CLUSTERS, len(fit) // 10, len(np.unique(fit.features, axis=0))))
     found = KMeans(clusters, n_init=3, random_state=seed).fit((fit.features - mean) / scale)
     return found.labels_, found.predict((val.features - mean) / scale)
 
