@@ -377,7 +377,10 @@ def test_few_scraps_do_not_make_novel_classes_small():
 def test_few_groups_look_at_fewer_neighbours():
     rows, truth = classes([60] * 5, spread=0.5)
     codes = np.where((truth < 3) & (np.arange(len(truth)) % 2 == 0), truth, -1)
-    distances, near = nearest_neighbors(rows.astype(np.float32), 30)
-    wide, narrow = (graph_groups._Problem(distances[:, :k], near[:, :k], codes, 3, 0).find()[0] for k in (30, 20))
+    points = rows.astype(np.float32)
+    distances, near = nearest_neighbors(points, 30)
+    wide, narrow = (
+        graph_groups._Problem(points, distances[:, :k], near[:, :k], codes, 3, 0).find()[0] for k in (30, 20)
+    )
     np.testing.assert_array_equal(wide, narrow)
     assert graph_groups.most_neighbors(20) < graph_groups.most_neighbors(21)

@@ -22,13 +22,16 @@ from offmap.discovery.class_sizes import (
     estimate_sizes,
     sizes_like_known,
 )
+from offmap.discovery.exchanging import exchange_groups
 from offmap.discovery.kmeans import class_means, lloyd
 from offmap.discovery.label_tests import LabelTest
 from offmap.discovery.merging import MergeTree, build_tree
 from offmap.discovery.outliers import COMPANY, ENOUGH_LABELS, LOST, conformal_limit
+from offmap.discovery.parts import are_alike_in_size, merge_parts
 from offmap.discovery.regrouping import follow_neighbors, merge_groups, name_groups, vote_share
 from offmap.discovery.space import group
 from offmap.graph import labelled_eigenvectors, nearest_neighbors, shared_neighbor_graph
+from offmap.graph.adjacency import Matrix
 from offmap.graph.build import directed_graph
 from offmap.graph.features import PER_CLASS
 from offmap.neighbors import Bank
@@ -107,9 +110,10 @@ def group_by_graph(rows: Rows, codes: IntArray, n_known: int, k: int | None = No
     if len(rows) <= SMALLEST or (k is not None and k >= len(rows) - 1):
         found = group(rows, k or max(n_known, 1), seed, codes if n_known else None, n_known)[0]
         return GraphGroups(found, k or max(n_known, 1), np.ones(len(rows), np.float32), (1, len(rows)), {})
-    distances, near = nearest_neighbors(rows.block(0, len(rows)), min(MOST_NEIGHBORS, len(rows) - 1))
-    problem = _Problem(distances, near, codes, n_known, seed)
-    labels, interval, steps = problem.find() if k is None else (problem.divide(k), (k, k), {})
+    points = rows.block(0, len(rows))
+    distances, near = nearest_neighbors(points, min(MOST_NEIGHBORS, len(rows) - 1))
+    problem = _Problem(points, distances, near, codes, n_known, seed)
+    labels, interval, steps = problem.find() if k is None else (problem.settle(problem.divide(k), k), (k, k), {})
     n_groups = max(int(labels.max()) + 1, n_known)
     return GraphGroups(labels, n_groups, vote_share(problem.graph, labels), interval, steps)
 
@@ -117,7 +121,10 @@ def group_by_graph(rows: Rows, codes: IntArray, n_known: int, k: int | None = No
 class _Problem:
     """One set of rows: its graph, its tree of joins, the sizes of its classes and, when needed, its eigenvectors."""
 
-    def __init__(self, distances: FloatArray, near: IntArray, codes: IntArray, n_known: int, seed: int) -> None:
+    def __init__(
+        self, rows: Float32Array, distances: FloatArray, near: IntArray, codes: IntArray, n_known: int, seed: int
+    ) -> None:
+        self.rows = rows
         self.near, self.codes, self.n_known, self.seed = near, codes, n_known, seed
         self.reach = distances[:, :COMPANY].mean(axis=1)
         self.forced = codes if n_known else None
@@ -156,11 +163,24 @@ class _Problem:
         strange = int(np.isin(self.join(), self.noise(self.join())).sum())
         estimate, error = self.sizes.count(count, min(CERTAIN + abs(change), TREE_ERROR), strange)
         k = max(round(estimate), self.n_known, 1)
-        labels = self.divide(k)
+        labels = self.settle(self.divide(k))
         novel = k - self.n_known
         low, high = (self.n_known + novel * math.exp(by * Z * error) for by in (-1, 1))
-        interval = min(math.floor(low), count), max(math.ceil(high), count)
-        return labels, interval, {"joined": float(count), "sizes": estimate}
+        final = self.number(labels)
+        interval = min(math.floor(low), count, final), max(math.ceil(high), count, final)
+        return labels, interval, {"joined": float(count), "sizes": estimate, "parts merged": float(final)}
+
+    def settle(self, labels: IntArray, k: int | None = None) -> IntArray:
+        """Return groups with parts of one class merged, unless so many are asked for, and wrong ones exchanged.
+
+        Both go by the sizes of known classes, so they are for novel ones that are about as large.
+        """
+        if self.number(labels) <= self.n_known or not are_alike_in_size(labels, self.n_known):
+            return labels
+        if k is None:
+            labels = merge_parts(labels, self.rows, self.links(NEIGHBORS), self.n_known, self.seed)
+        graph = self.links(self.width(self.number(labels)))
+        return exchange_groups(labels, self.rows, graph, self.codes, self.n_known, self.seed, moves=True)
 
     def divide(self, k: int) -> IntArray:
         """Return exactly `k` groups: the most likely of several ways to form them."""
@@ -271,11 +291,17 @@ class _Problem:
         """Return eigenvectors for so many groups, rows of length 1."""
         wanted = min(math.ceil(PER_CLASS * k), len(self.near) - 1)
         if self.vectors.shape[1] < wanted:
-            # a class should fill the neighbourhoods of its rows
-            width = int(np.clip(len(self.near) / (4 * k), NEIGHBORS, min(self.near.shape[1], most_neighbors(k))))
-            edges = directed_graph(self.near[:, :width])
-            self.vectors = labelled_eigenvectors((edges + edges.T) * 0.5, self.codes, wanted, seed=self.seed)
+            self.vectors = labelled_eigenvectors(self.links(self.width(k)), self.codes, wanted, seed=self.seed)
         return unit_and_length(self.vectors[:, :wanted])[0]
+
+    def width(self, k: int) -> int:
+        """Return of how many neighbours a graph is made for so many groups: a class should fill those of its rows."""
+        return int(np.clip(len(self.near) / (4 * k), NEIGHBORS, min(self.near.shape[1], most_neighbors(k))))
+
+    def links(self, width: int) -> Matrix:
+        """Return the graph of so many nearest neighbours."""
+        edges = directed_graph(self.near[:, :width])
+        return (edges + edges.T) * 0.5
 
 
 def most_neighbors(k: int) -> int:

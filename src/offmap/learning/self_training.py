@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from offmap.discovery import discover
+from offmap.discovery.exchanging import exchange_groups
 from offmap.discovery.inputs import KnownClasses
 from offmap.errors import InputError
 from offmap.graph import knn_graph, labelled_eigenvectors
 from offmap.graph.features import PER_CLASS
 from offmap.learning import building
-from offmap.learning.exchanging import exchange_groups
 from offmap.learning.grouping import group_rows
 from offmap.learning.inputs import Inputs
 from offmap.learning.model import OpenWorldModel, OpenWorldNet

@@ -12,6 +12,7 @@ import numpy as np
 from offmap import discovery
 from offmap.discovery import Discovery, discover
 from offmap.errors import InputError
+from offmap.network import Network
 from offmap.openworld.decisions import (
     LEVEL,
     MIN_RECALL,
@@ -21,9 +22,9 @@ from offmap.openworld.decisions import (
     fall_p_value,
     harmful_groups,
 )
-from offmap.openworld.inputs import LabeledInputs, Space
+from offmap.openworld.extended_network import ClassifierUpdate
+from offmap.openworld.inputs import KnownSplits, LabeledInputs, Space
 from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress, choose
-from offmap.openworld.parts import merge_parts
 from offmap.openworld.result import Round, evaluate
 from offmap.openworld.state import LearningState, read_with_network, refit_detector
 from offmap.typing import Array
@@ -93,19 +94,10 @@ def propose(
     labels = np.concatenate([labelled.labels, np.full(len(candidates), -1)])
     n_classes: int | Literal["auto"] = n_new if n_new == "auto" else len(state.known.class_names) + n_new
     found = discover(rows, labels, n_classes, method, seed, space=row_space, on_step=on_step)
-    if n_new == "auto":
-        found = _merge_parts(found, len(state.known.class_names), seed)
     found = found.rename(dict(enumerate(state.known.class_names)))
     if texts is not None:
         found = found.name_by_texts([""] * len(labelled) + [str(text) for text in texts])
     return found
-
-
-def _merge_parts(found: Discovery, n_known: int, seed: int) -> Discovery:
-    """Merge groups that look like parts of one class."""
-    assert found.rows is not None
-    labels = merge_parts(found.labels, found.rows, n_known, seed)
-    return found if np.array_equal(labels, found.labels) else found.relabel(labels)
 
 
 def number_groups(found: Discovery, state: LearningState, min_size: int = MIN_SIZE) -> tuple[Array, dict[int, str]]:
@@ -177,6 +169,9 @@ def learn_classes(
     task = _Task(state, chosen, max_forgetting, seed, progress, settings)
     attempt = _learn(task, candidates, names)
     decisions = _judge_groups(task, attempt, level)
+    if any(one.outcome == "left out" for one in decisions):  # a class that is held back further may do no harm
+        attempt = _hold_back(task, attempt)
+        decisions = _judge_groups(task, attempt, level)
     good = [one for one in decisions if one.outcome == "learned"]
     if good and len(good) < len(decisions):
         attempt = _learn(task, *_without(attempt, decisions))
@@ -262,23 +257,43 @@ def _learn(task: _Task, candidates: LabeledInputs, names: Mapping[int, str]) -> 
     network = learned.network or state.network
     if learned.network is not None:
         known = read_with_network(learned.network, known)
-    old = known.calibration[known.calibration.labels < n_old]
-    own = state.known.calibration
-    before = float((state.learned.predict(own) == own.labels).mean())
-    logits = learned.activations(old).logits
-    new_logits = learned.activations(known.calibration[known.calibration.labels >= n_old]).logits
-    offsets = class_offsets(logits, old.labels, n_old, before - FALL_AIMED_AT * task.max_forgetting, new_logits)
-    learned = learned.lower_new(n_old, offsets)
+    learned = _lower(task, learned, known, FALL_AIMED_AT * task.max_forgetting, bounded=True)
     task.progress("fitting and calibrating a new detector", 0.9)
-    calibration = state.detector.calibration
+    return _Attempt(candidates, dict(names), _calibrate(task, learned, known, network))
+
+
+def _hold_back(task: _Task, attempt: _Attempt) -> _Attempt:
+    """Lower new classes until no calibration input of known classes is lost, whatever that costs them."""
+    known = attempt.state.known
+    learned = _lower(task, attempt.state.learned, known, 0.0, bounded=False)
+    return replace(attempt, state=_calibrate(task, learned, known, attempt.state.network))
+
+
+def _lower(
+    task: _Task, learned: ClassifierUpdate, known: KnownSplits, fall: float, *, bounded: bool
+) -> ClassifierUpdate:
+    """Lower new classes so that calibration inputs of known ones lose no more accuracy than `fall`."""
+    n_old, own = task.n_old, task.state.known.calibration
+    before = float((task.state.learned.predict(own) == own.labels).mean())
+    old = known.calibration.labels < n_old
+    logits = learned.activations(known.calibration).logits
+    new_logits = logits[~old] if bounded else None
+    return learned.lower_new(
+        n_old, class_offsets(logits[old], known.calibration.labels[old], n_old, before - fall, new_logits)
+    )
+
+
+def _calibrate(task: _Task, learned: ClassifierUpdate, known: KnownSplits, network: Network | None) -> LearningState:
+    """Fit and calibrate a detector for all classes."""
+    calibration = task.state.detector.calibration
     assert calibration is not None
     by_class = calibration.classes is not None
     fair = known
     if not by_class:  # inputs of a group that do not come back to it would lower the threshold for everything unknown
-        clean = (known.calibration.labels < n_old) | (learned.predict(known.calibration) == known.calibration.labels)
-        fair = replace(known, calibration=known.calibration[clean])
-    detector = refit_detector(state.detector, learned, fair, calibration.tpr, by_class, calibration.confidence)
-    return _Attempt(candidates, dict(names), LearningState(detector, learned, known, network))
+        right = learned.predict(known.calibration) == known.calibration.labels
+        fair = replace(known, calibration=known.calibration[(known.calibration.labels < task.n_old) | right])
+    detector = refit_detector(task.state.detector, learned, fair, calibration.tpr, by_class, calibration.confidence)
+    return LearningState(detector, learned, known, network)
 
 
 def _judge_groups(task: _Task, attempt: _Attempt, level: float) -> list[GroupDecision]:

@@ -10,19 +10,45 @@ from typing import Any
 
 import numpy as np
 
-from offmap.graph import knn_graph
-from offmap.learning.exchanging import part_rows, sum_links
+from offmap.discovery.exchanging import part_rows, sum_links
 from offmap.typing import Float32Array, FloatArray, IntArray
 
-NEIGHBORS = 10
 FEWEST_KNOWN = 3  # classes that are halved to compare with
 FEWEST_ROWS = 10  # of a known class that is halved
-GRAPH_ROWS = 30_000  # links are counted among so many rows at most
 LEAST_SPREAD = 0.3  # of the logarithms of class sizes
-MOST_BY_SIZE = 0.7  # what sizes add at most: links half as strong as between halves of a class are always needed
+MOST_BY_SIZE = 2.0  # what sizes add at most: links a seventh as strong as between halves of a class are always needed
+MOST_UNLIKE = 0.5  # between the logarithms of the sizes of novel and known groups, for known ones to say anything
 
 
-def merge_parts(labels: IntArray, rows: Float32Array, n_known: int, seed: int = 0) -> IntArray:
+def are_alike_in_size(labels: IntArray, n_known: int) -> bool:
+    """Tell whether novel groups have about the size of known classes, so that these say how large a class is.
+
+    Half of the rows of novel groups are in groups of at most the size that is compared.
+
+    Parameters
+    ----------
+    labels : array of int
+        The group of each row; known class i is group i.
+    n_known : int
+        The number of known classes.
+
+    Examples
+    --------
+    >>> are_alike_in_size(np.repeat(np.arange(4), [50, 60, 55, 45]), 2)
+    True
+    >>> are_alike_in_size(np.repeat(np.arange(4), [50, 60, 10, 12]), 2)
+    False
+    """
+    sizes = np.bincount(labels, minlength=n_known).astype(np.float64)
+    novel = np.sort(sizes[n_known:])
+    if not n_known or not novel.any():
+        return False
+    typical = novel[np.searchsorted(np.cumsum(novel), novel.sum() / 2)]
+    known = float(np.log(np.maximum(sizes[:n_known], 1)).mean())
+    return bool(abs(np.log(typical) - known) < MOST_UNLIKE)
+
+
+def merge_parts(labels: IntArray, rows: Float32Array, graph: Any, n_known: int, seed: int = 0) -> IntArray:
     """Merge novel groups that look like parts of one class.
 
     Every known class is halved by k-means, which gives the usual strength of the links between two parts of one class:
@@ -36,10 +62,12 @@ def merge_parts(labels: IntArray, rows: Float32Array, n_known: int, seed: int = 
         The group of each row; known class i is group i.
     rows : array
         One row per input, in the space that they were grouped in.
+    graph : sparse matrix
+        Links between rows, symmetric.
     n_known : int
         The number of known classes; with fewer than three nothing is merged.
     seed : int, default 0
-        Seed of the halving, and of the sample of many rows.
+        Seed of the halving.
 
     Returns
     -------
@@ -48,24 +76,21 @@ def merge_parts(labels: IntArray, rows: Float32Array, n_known: int, seed: int = 
 
     Examples
     --------
+    >>> from offmap.graph import knn_graph
     >>> rng = np.random.default_rng(0)
     >>> truth = np.repeat(np.arange(6), 60)
     >>> rows = (9 * np.eye(6)[truth] + rng.normal(size=(360, 6))).astype(np.float32)
     >>> found = np.where((truth == 5) & (rows[:, 0] > 0), 6, truth)  # class 5 in two parts
-    >>> np.bincount(merge_parts(found, rows, 4)).tolist()
+    >>> np.bincount(merge_parts(found, rows, knn_graph(rows, 10), 4)).tolist()
     [60, 60, 60, 60, 60, 60]
     """
     k = int(labels.max()) + 1
-    if k - n_known < 2 or len(rows) <= NEIGHBORS:
+    if k - n_known < 2:
         return labels
-    rng = np.random.default_rng(seed)
-    chosen = np.sort(rng.permutation(len(rows))[:GRAPH_ROWS])
-    groups = labels[chosen]
-    graph = knn_graph(rows[chosen], NEIGHBORS)
-    usual = _usual_link(rows[chosen], graph, groups, n_known, rng)
+    usual = _usual_link(rows, graph, labels, n_known, np.random.default_rng(seed))
     if usual is None:
         return labels
-    pairs = _Pairs(sum_links(graph, groups, k), np.bincount(labels, minlength=k).astype(np.float64), n_known, usual)
+    pairs = _Pairs(sum_links(graph, labels, k), np.bincount(labels, minlength=k).astype(np.float64), n_known, usual)
     target = np.arange(k)
     while True:
         a, b = pairs.find_best()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from offmap.discovery.exchanging import SizePrior, exchange_groups, part_rows
 from offmap.graph import knn_graph
-from offmap.learning.exchanging import SizePrior, exchange_groups, part_rows
 
 KNOWN, CLASSES, SIZE = 6, 10, 40
 
@@ -35,6 +35,15 @@ def test_a_shared_group_and_a_divided_class_are_put_right(blobs: tuple, at: int)
     found = exchange_groups(confuse(truth, codes, at), rows, knn_graph(rows, 15), codes, KNOWN)
     assert len({*zip(truth.tolist(), found.tolist(), strict=True)}) == CLASSES
     assert (found[truth < KNOWN] == truth[truth < KNOWN]).all()
+
+
+@pytest.mark.parametrize("at", [0, KNOWN])
+def test_half_of_a_class_in_a_wrong_group_goes_home(blobs: tuple, at: int) -> None:
+    rows, truth, codes = blobs
+    wrong = np.where((truth == CLASSES - 1) & (np.arange(len(truth)) % 2 == 0), at, truth)
+    graph = knn_graph(rows, 15)
+    assert (exchange_groups(wrong, rows, graph, codes, KNOWN, moves=True) == truth).all()
+    assert (exchange_groups(truth, rows, graph, codes, KNOWN, moves=True) == truth).all()
 
 
 def test_groups_that_are_right_stay_and_so_do_labels(blobs: tuple) -> None:

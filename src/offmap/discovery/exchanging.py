@@ -83,11 +83,13 @@ class SizePrior:
 
 @dataclass(frozen=True)
 class _Split:
-    """A group in two parts: what cutting it gains, and which rows leave it."""
+    """A group in two parts: what cutting it gains, what of that by links, and which rows leave it and which stay."""
 
     gain: float
+    by_links: float
     group: int
     leaving: IntArray
+    staying: IntArray
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,24 @@ class _Merge:
     other: int
 
 
+@dataclass(frozen=True)
+class _Move:
+    """A part of one group that another novel group takes in, and what that gains."""
+
+    gain: float
+    rows: IntArray
+    into: int
+
+
 def exchange_groups(
-    labels: IntArray, features: Float32Array, graph: Any, codes: IntArray, n_known: int, seed: int = 0
+    labels: IntArray,
+    features: Float32Array,
+    graph: Any,
+    codes: IntArray,
+    n_known: int,
+    seed: int = 0,
+    *,
+    moves: bool = False,
 ) -> IntArray:
     """Split groups that are too large and merge others, one for one, as long as links and sizes gain.
 
@@ -122,6 +140,8 @@ def exchange_groups(
         The number of known classes; with fewer than five nothing is changed.
     seed : int, default 0
         Seed of the starts of k-means.
+    moves : bool, default False
+        Whether another novel group may take in a part that is cut off, beside becoming a group of its own.
 
     Returns
     -------
@@ -152,14 +172,17 @@ def exchange_groups(
         density = prior.log_density(np.arange(k), sizes)
         merges = _find_merges(_links(graph, found, k), sizes, density, prior)
         splits = parts.find_splits(found, sizes, density, prior)
+        move = parts.find_move(splits if moves else [], found, sizes, density, prior)
         pairs = [(split, merge) for split in splits for merge in merges if split.group not in (merge.into, merge.other)]
-        if not pairs:
+        split, merge = max(pairs, key=lambda pair: pair[0].gain + pair[1].gain, default=(None, None))
+        exchanged = -np.inf if split is None or merge is None else split.gain + merge.gain
+        if max(exchanged, move.gain) <= LEAST_GAIN:
             break
-        split, merge = max(pairs, key=lambda pair: pair[0].gain + pair[1].gain)
-        if split.gain + merge.gain <= LEAST_GAIN:
-            break
-        found[found == merge.other] = merge.into
-        found[split.leaving] = merge.other
+        if move.gain >= exchanged:
+            found[move.rows] = move.into
+        elif split is not None and merge is not None:
+            found[found == merge.other] = merge.into
+            found[split.leaving] = merge.other
     return found
 
 
@@ -229,9 +252,33 @@ class _Parts:
                 continue
             going = float((self.codes[leaving] < 0).sum())
             both = prior.log_density(np.array([group, n_known]), np.array([sizes[group] - going, going]))
-            gain = -np.log(max(cut, 1e-3)) + WEIGHT * float(both.sum() - density[group])
-            found.append(_Split(float(gain), int(group), leaving))
+            by_links = -float(np.log(max(cut, 1e-3)))
+            gain = by_links + WEIGHT * float(both.sum() - density[group])
+            staying = np.setdiff1d(rows, leaving, assume_unique=True)
+            found.append(_Split(gain, by_links, int(group), leaving, staying))
         return sorted(found, key=lambda split: -split.gain)[:CONSIDERED]
+
+    def find_move(
+        self, splits: list[_Split], labels: IntArray, sizes: FloatArray, density: FloatArray, prior: SizePrior
+    ) -> _Move:
+        """Return the best part of a group for another novel group to take in; of a known class only what may leave."""
+        k, n_known = len(sizes), len(prior.labelled)
+        novel = np.arange(n_known, k)
+        volumes = np.bincount(labels, self.degrees, minlength=k)
+        best = _Move(-np.inf, labels[:0], 0)
+        for split in splits:
+            for rows in (split.leaving,) if split.group < n_known else (split.leaving, split.staying):
+                reached = np.asarray(self.graph[rows].sum(axis=0)).ravel()
+                volume = np.minimum(float(self.degrees[rows].sum()), volumes[novel])
+                links = np.bincount(labels, reached, minlength=k)[novel] / np.maximum(volume, 1e-12)
+                going = float((self.codes[rows] < 0).sum())
+                left = prior.log_density(np.array([split.group]), np.array([sizes[split.group] - going]))[0]
+                likelier = prior.log_density(novel, sizes[novel] + going) + left - density[novel] - density[split.group]
+                gains = split.by_links + np.log(np.maximum(links, 1e-12)) + WEIGHT * likelier
+                gains[(links <= LEAST_LINK) | (novel == split.group)] = -np.inf
+                if gains.max() > best.gain:
+                    best = _Move(float(gains.max()), rows, int(novel[gains.argmax()]))
+        return best
 
     def _part(self, rows: IntArray) -> tuple[IntArray, float]:
         """Return the rows that would leave a group, and the share of the smaller part's links that this cuts."""
