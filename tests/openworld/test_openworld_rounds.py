@@ -16,6 +16,7 @@ from offmap.openworld import (
     learn_classes,
     number_groups,
     propose,
+    rounds,
     run_round,
     start,
 )
@@ -247,3 +248,19 @@ def test_the_page_shows_the_decision(done, tmp_path):
     assert "Before and after" in text
     assert done.new_names[0] in text
     assert "item " in text
+
+
+def test_a_class_that_is_held_back_takes_no_calibration_input_that_was_right_before():
+    state, stream = world(spread=2.5)
+    known = state.known.train + state.known.calibration
+    candidates = stream + replace(known, labels=np.full(len(known), OLD))[:60]  # a group with known inputs in it
+    task = rounds._Task(state, "linear", 0.02, 0, rounds._silent, {})
+    attempt = rounds._learn(task, candidates, {OLD: "elk", OLD + 1: "fox"})
+    own = state.known.calibration
+    before = (state.learned.predict(own) == own.labels).mean()
+    eager = (attempt.state.learned.predict(own) == own.labels).mean()
+    held = rounds._hold_back(task, attempt).state
+    after = (held.learned.predict(own) == own.labels).mean()
+    possible = (held.learned.activations(own).logits[:, :OLD].argmax(axis=1) == own.labels).mean()
+    assert eager <= after
+    assert after >= min(before, possible)
