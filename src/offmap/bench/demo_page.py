@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from offmap.detection.comparison_page import short_name
 from offmap.plots import activation_pattern, roc_curves, score_histogram
 from offmap.report import Page, versions
 
@@ -43,18 +44,19 @@ def _summary(demo: Demo) -> str:
     best = demo.comparison.averages()[0]
     return (
         f"A small network learned the digits {known[0]} to {known[-1]} ({100 * demo.accuracy:.1f} % right on test "
-        f"pictures) and then met all ten. The guard, `{demo.guard.chosen}`, **flags {100 * demo.flagged:.1f} % of the "
+        f"pictures) and then met all ten. The guard, `{demo.guard}`, **flags {100 * demo.flagged:.1f} % of the "
         f"digits it was never taught** and accepts {100 * demo.accepted:.1f} % of those it was; "
         f"{100 * demo.settings['guard']['tpr']:.0f} % were promised.\n\n"
-        f"Of all methods below, `{best.chosen}` separates the two best on these test pictures: it lets in "
-        f"{100 * best.fpr95:.1f} % of the unseen digits at the threshold that accepts 95 % of the known ones."
+        f"Of all methods below, `{short_name(best.method, best.chosen)}` separates the two best on these test "
+        f"pictures: it lets in {100 * best.fpr95:.1f} % of the unseen digits at the threshold that accepts "
+        "95 % of the known ones."
     )
 
 
 def _table(page: Page, demo: Demo) -> None:
     rows = [
         [
-            row.chosen,
+            short_name(row.method, row.chosen),
             100 * row.fpr95,
             100 * row.auroc,
             100 * row.aupr_in,
@@ -75,12 +77,13 @@ def _table(page: Page, demo: Demo) -> None:
         rows,
         best=best,  # type: ignore[arg-type]  # the values are "min" and "max"
         caption="Per cent. FPR95: the share of unseen digits taken for known when 95 % of the known are accepted. "
-        f"AUPR depends on the sizes of the sets, {sizes['id']} known and {sizes[SET]} unseen.",
+        f"AUPR depends on the sizes of the sets, {sizes['id']} known and {sizes[SET]} unseen. {demo.guard} is "
+        f"{demo.guard.chosen}.",
     )
     shown = [row.method for row in demo.comparison.averages()[:CURVES]]
     curves = {
-        demo.comparison.detectors[name].chosen: (demo.comparison.scores[name]["id"], demo.comparison.scores[name][SET])
-        for name in shown
+        short_name(name, demo.comparison.detectors[name].chosen): (scores["id"], scores[SET])
+        for name, scores in ((name, demo.comparison.scores[name]) for name in shown)
     }
     page.figure(
         roc_curves(curves),
@@ -94,9 +97,9 @@ def _scores(page: Page, demo: Demo) -> None:
         made, scores = demo.comparison.detectors[name], demo.comparison.scores[name]
         threshold = made.threshold if made is demo.guard else None
         caption = (
-            f"Scores of {made.chosen}, the guard. Right of the dashed line an input is taken for known."
+            f"Scores of {made}, the guard. Right of the dashed line an input is taken for known."
             if threshold is not None
-            else f"Scores of {made.chosen}, for comparison."
+            else f"Scores of {made}, for comparison."
         )
         page.figure(score_histogram(scores["id"], {SET: scores[SET]}, threshold), caption)
 

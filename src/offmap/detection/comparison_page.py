@@ -34,7 +34,7 @@ def format_table(comparison: Comparison) -> str:
     sets = [name for name in comparison.sizes if name != KNOWN]
     shown = [*sets, AVERAGE] if len(sets) > 1 else sets
     by_cell = {(row.method, row.ood): row for row in comparison.rows}
-    names = {row.method: _short(row) for row in comparison.averages()}
+    names = {row.method: short_name(row.method, row.chosen) for row in comparison.averages()}
     width = max(map(len, [*names.values(), "method"]))
     cell = max(13, *(len(name) + 2 for name in shown))
     lines = [
@@ -56,7 +56,7 @@ def format_table(comparison: Comparison) -> str:
 
 def _known_table(comparison: Comparison) -> str:
     """Format what known inputs say: accuracy after shaping, and how many of them a threshold for 95 % accepts."""
-    names = {key: _name(found.method, found.detector.chosen) for key, found in comparison.measurements.items()}
+    names = {key: short_name(found.method, found.detector.chosen) for key, found in comparison.measurements.items()}
     width = max(map(len, [*names.values(), "method"]))
     lines = [f"{'method':<{width}}{'ID acc':>8}{'coverage':>10}{'fit s':>9}{'score s':>9}"]
     tried: list[str] = []
@@ -121,7 +121,7 @@ def _add_unknown(comparison: Comparison, page: Page, best: Row) -> None:
         page.figure(roc_curves(curves), f"Known against {name}.")
     scores = comparison.scores[best.method]
     unknown = {name: values for name, values in scores.items() if name != KNOWN}
-    page.section(f"Scores of {_short(best)}")
+    page.section(f"Scores of {short_name(best.method, best.chosen)}")
     for name in FIGURES:
         page.figure(FIGURES.get(name)(scores[KNOWN], unknown))
 
@@ -135,8 +135,8 @@ def _add_averages(comparison: Comparison, page: Page) -> None:
     page.section("All methods").table(
         ["method", *titles.values(), "ID accuracy ↑", "seconds"],
         [
-            [_short(row), *(100 * row.metric(name) for name in metrics), _percent(row.id_accuracy),
-             row.fit_seconds + row.score_seconds]
+            [short_name(row.method, row.chosen), *(100 * row.metric(name) for name in metrics),
+             _percent(row.id_accuracy), row.fit_seconds + row.score_seconds]
             for row in rows
         ],
         best={titles[name]: of.best for name, of in metrics.items()},
@@ -144,7 +144,7 @@ def _add_averages(comparison: Comparison, page: Page) -> None:
         "inputs each set has. Seconds are those of fitting and scoring. Inputs: "
         + ", ".join(f"{name} {size}" for name, size in comparison.sizes.items()),
     )  # fmt: skip
-    long = [f"- `{row.method}` is `{row.chosen}`" for row in rows if _short(row) != row.chosen]
+    long = [f"- `{row.method}` is `{row.chosen}`" for row in rows if short_name(row.method, row.chosen) != row.chosen]
     if long:
         page.text("\n".join(long))
 
@@ -156,7 +156,10 @@ def _add_by_set(comparison: Comparison, page: Page, metric: str, sets: list[str]
     page.table(
         ["method", *sets],
         [
-            [_short(average), *(100 * by_cell[average.method, name].metric(metric) for name in sets)]
+            [
+                short_name(average.method, average.chosen),
+                *(100 * by_cell[average.method, name].metric(metric) for name in sets),
+            ]
             for average in comparison.averages()
         ],
         best=dict.fromkeys(sets, best),
@@ -173,7 +176,7 @@ def _add_known(comparison: Comparison, page: Page) -> None:
     page.section("All methods").table(
         ["method", "ID accuracy ↑", "coverage", "fit s", "score s"],
         [
-            [_name(found.method, found.detector.chosen), _percent(found.id_accuracy), _percent(found.coverage),
+            [short_name(found.method, found.detector.chosen), _percent(found.id_accuracy), _percent(found.coverage),
              found.fit_seconds, found.score_seconds]
             for found in comparison.measurements.values()
         ],
@@ -190,17 +193,31 @@ def _add_known(comparison: Comparison, page: Page) -> None:
 
 def _summary(best: Row) -> str:
     return (
-        f"`{_short(best)}` lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the known "
-        f"ones are accepted, AUROC {100 * best.auroc:.1f} %."
+        f"`{short_name(best.method, best.chosen)}` lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % "
+        f"when 95 % of the known ones are accepted, AUROC {100 * best.auroc:.1f} %."
     )
 
 
-def _short(row: Row) -> str:
-    return _name(row.method, row.chosen)
+def short_name(method: str, chosen: str) -> str:
+    """Return what was asked for where the choice is too long for a table, else what was chosen.
 
+    Parameters
+    ----------
+    method : str
+        What was asked for.
+    chosen : str
+        What it became when it was fitted.
 
-def _name(method: str, chosen: str) -> str:
-    """Return what was asked for where the choice is too long for a table, else what was chosen."""
+    Returns
+    -------
+    str
+        One of the two.
+
+    Examples
+    --------
+    >>> short_name("knn(auto)", "knn(5)"), short_name("auto", "root(msp + vim + rmds + knn(10) + energy + pca(50))")
+    ('knn(5)', 'auto')
+    """
     return method if len(chosen) > LONGEST else chosen
 
 
