@@ -29,7 +29,7 @@ def runs() -> dict[str, dict[str, dict[int, list[float]]]]:
     found: dict[str, dict[str, dict[int, list[float]]]] = {}
     for key, run in json.loads((DOCS.parent / "benchmarks/results/learn.json").read_text()).items():
         name, method, split, *more = key.split("|")
-        if not more:
+        if not more and "," not in method:  # variants of a method stand beside it, not among the others
             found.setdefault(name, {}).setdefault(method, {})[int(split)] = run["v2"]
     return found
 
