@@ -5,9 +5,9 @@
 
 ``methods``: fitting on 2,500 and scoring 2,500 inputs of 2,048 features and 1,000 classes, in both libraries, each in a
 process of its own; pytorch-ood gets batches of 128, since whole sets do not fit in memory. ``all``: the same for every
-method of offmap that reads features and logits once. Seconds are CPU seconds of one run; memory is the peak above the
-idle process, with the features loaded. ``extraction``: Keras' ResNet-50 in ONNX Runtime over pictures that are decoded
-meanwhile, beside the bare session on arrays in memory, turn by turn. Results go to
+method of offmap that reads features and logits once. Seconds are CPU seconds of the better of two turns; memory is the
+peak above the idle process, with the features loaded. ``extraction``: Keras' ResNet-50 in ONNX Runtime over pictures
+that are decoded meanwhile, beside the bare session on arrays in memory, turn by turn. Results go to
 ``benchmarks/results/imagenet_speed.json``.
 """
 
@@ -54,11 +54,14 @@ def write_arrays(folder: Path) -> None:
 
 
 def run(worker: Worker, method: str, above: int, **options: Any) -> dict[str, float]:
-    """Fit and score: CPU seconds and the higher of both peaks."""
-    peaks = [worker.peak("fit", above, method=method)]
-    seconds = worker.cpu
-    peaks.append(worker.peak("score", above, method=method, **options))
-    return {"cpu_seconds": round(seconds + worker.cpu, 3), "peak_megabytes": round(max(peaks) / MEGABYTE, 1)}
+    """Fit and score twice: CPU seconds of the quicker turn, since the first one also imports, and the highest peak."""
+    seconds, peaks = [], []
+    for _ in range(2):
+        peaks.append(worker.peak("fit", above, method=method))
+        fitting = worker.cpu
+        peaks.append(worker.peak("score", above, method=method, **options))
+        seconds.append(fitting + worker.cpu)
+    return {"cpu_seconds": round(min(seconds), 3), "peak_megabytes": round(max(peaks) / MEGABYTE, 1)}
 
 
 def methods() -> None:

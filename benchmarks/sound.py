@@ -1,6 +1,6 @@
 """Sound as pictures: ESC-50's recordings as spectrograms through an ImageNet ResNet-50, with classes held out.
 
-    python benchmarks/sound.py --esc50 FOLDER --onnx resnet50.onnx [--classes 50] [--clips 20] [--features FILE]
+    python benchmarks/sound.py --esc50 FOLDER --onnx resnet50.onnx [--classes 25] [--clips 16] [--features FILE]
 
 The folder holds ESC-50's ``audio`` and ``meta/esc50.csv`` (github.com/karolpiczak/ESC-50). Each recording of 5 s
 becomes a log spectrogram of 224 mel-spaced bands and 224 times; its 2,048 features come from Keras' ResNet-50, which
@@ -90,8 +90,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--esc50", type=Path, required=True)
     parser.add_argument("--onnx", type=Path, required=True)
-    parser.add_argument("--classes", type=int, default=50)
-    parser.add_argument("--clips", type=int, default=20)
+    parser.add_argument("--classes", type=int, default=25)
+    parser.add_argument("--clips", type=int, default=16)
     parser.add_argument("--features", type=Path, default=Path("out/esc50.npz"))
     given = parser.parse_args()
     given.features.parent.mkdir(parents=True, exist_ok=True)
