@@ -17,7 +17,7 @@ FEWEST_KNOWN = 3  # classes that are halved to compare with
 FEWEST_ROWS = 10  # of a known class that is halved
 LEAST_SPREAD = 0.3  # of the logarithms of class sizes
 MOST_BY_SIZE = 2.0  # what sizes add at most: links a seventh as strong as between halves of a class are always needed
-MOST_UNLIKE = 0.5  # between the logarithms of the sizes of novel and known groups, for known ones to say anything
+MOST_UNLIKE = 0.3  # between the logarithms of the sizes of novel and known groups, for known ones to say anything
 
 
 def are_alike_in_size(labels: IntArray, n_known: int) -> bool:
