@@ -129,6 +129,12 @@ def test_thumbnails_keep_within_memory() -> None:
     assert batches.pictures[0].shape == (64, 64, 3)
 
 
+def test_a_module_of_ones_own_becomes_a_graph_without_being_told_its_shape(model: nn.Module, tmp_path: Path) -> None:
+    x, y = digits(known=True)
+    offmap.guard(model, [(x[:300], y[:300])], held_out=[(x[500:800], y[500:800])], detector="msp", out=tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"guard.offmap", "guarded.onnx", "report.html"}
+
+
 def test_command(model: nn.Module, tmp_path: Path) -> None:
     from PIL import Image
 

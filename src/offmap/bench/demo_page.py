@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offmap.detection.comparison_page import short_name
 from offmap.plots import activation_pattern, roc_curves, score_histogram
 from offmap.report import Page, versions
 
@@ -47,7 +46,7 @@ def _summary(demo: Demo) -> str:
         f"pictures) and then met all ten. The guard, `{demo.guard}`, **flags {100 * demo.flagged:.1f} % of the "
         f"digits it was never taught** and accepts {100 * demo.accepted:.1f} % of those it was; "
         f"{100 * demo.settings['guard']['tpr']:.0f} % were promised.\n\n"
-        f"Of all methods below, `{short_name(best.method, best.chosen)}` separates the two best on these test "
+        f"Of all methods below, `{best.shown}` separates the two best on these test "
         f"pictures: it lets in {100 * best.fpr95:.1f} % of the unseen digits at the threshold that accepts "
         "95 % of the known ones."
     )
@@ -56,7 +55,7 @@ def _summary(demo: Demo) -> str:
 def _table(page: Page, demo: Demo) -> None:
     rows = [
         [
-            short_name(row.method, row.chosen),
+            row.shown,
             100 * row.fpr95,
             100 * row.auroc,
             100 * row.aupr_in,
@@ -80,10 +79,9 @@ def _table(page: Page, demo: Demo) -> None:
         f"AUPR depends on the sizes of the sets, {sizes['id']} known and {sizes[SET]} unseen. {demo.guard} is "
         f"{demo.guard.chosen}.",
     )
-    shown = [row.method for row in demo.comparison.averages()[:CURVES]]
+    shown = demo.comparison.averages()[:CURVES]
     curves = {
-        short_name(name, demo.comparison.detectors[name].chosen): (scores["id"], scores[SET])
-        for name, scores in ((name, demo.comparison.scores[name]) for name in shown)
+        row.shown: (demo.comparison.scores[row.method]["id"], demo.comparison.scores[row.method][SET]) for row in shown
     }
     page.figure(
         roc_curves(curves),

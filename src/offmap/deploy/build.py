@@ -49,6 +49,8 @@ class GuardEvidence:
         Small pictures of checked inputs by their place, where inputs are pictures.
     unknown : mapping of str to Verdicts
         What it says about inputs that are unknown for sure, by what they are: noise, and those that were given.
+    shape : tuple of int or None
+        The shape of one input, where inputs were read; the ONNX graph is traced with it.
     """
 
     deployment: Deployment
@@ -58,6 +60,7 @@ class GuardEvidence:
     labels: Array | None
     pictures: dict[int, Array]
     unknown: dict[str, Verdicts]
+    shape: tuple[int, ...] | None = None
 
     @property
     def false_alarms(self) -> float | None:
@@ -218,6 +221,7 @@ def build_guard(
         parts[2].labels,
         {place: pictures[row] for place, row in enumerate(check.tolist()) if row in pictures},
         verdicts,
+        reader.shape,
     )
 
 
@@ -231,7 +235,7 @@ def write_guard(evidence: GuardEvidence, out: str | os.PathLike[str], example: A
     out : path
         The folder; it is made when it is not there.
     example : array, optional
-        Some inputs to compare the ONNX graph with Python on; noise by default, shaped as the network declares.
+        Some inputs to compare the ONNX graph with Python on; noise by default, shaped as the known inputs were.
 
     Returns
     -------
@@ -249,7 +253,9 @@ def write_guard(evidence: GuardEvidence, out: str | os.PathLike[str], example: A
     try:
         if evidence.deployment.encoder is not None:
             raise InputError("a graph does not tokenize texts; offmap.export writes what follows the encoder")
-        said[FILES[1]] = str(export(evidence.deployment, path=graph_file, example=example).path)
+        network = evidence.deployment.network
+        seen = None if network is None or network.backend.torch_model is None else evidence.shape
+        said[FILES[1]] = str(export(evidence.deployment, path=graph_file, example=example, shape=seen).path)
     except OffmapError as error:
         said[FILES[1]] = f"not written: {error}"
     try:

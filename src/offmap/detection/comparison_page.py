@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from offmap.report import Page
 
 KNOWN = "id"
+LONGEST = 48  # characters of a method in a table
 AVERAGE = "average"
-LONGEST = 48  # characters of a method in a printed table
 
 
 def format_table(comparison: Comparison) -> str:
@@ -34,7 +34,7 @@ def format_table(comparison: Comparison) -> str:
     sets = [name for name in comparison.sizes if name != KNOWN]
     shown = [*sets, AVERAGE] if len(sets) > 1 else sets
     by_cell = {(row.method, row.ood): row for row in comparison.rows}
-    names = {row.method: short_name(row.method, row.chosen) for row in comparison.averages()}
+    names = {row.method: row.shown for row in comparison.averages()}
     width = max(map(len, [*names.values(), "method"]))
     cell = max(13, *(len(name) + 2 for name in shown))
     lines = [
@@ -56,22 +56,18 @@ def format_table(comparison: Comparison) -> str:
 
 def _known_table(comparison: Comparison) -> str:
     """Format what known inputs say: accuracy after shaping, and how many of them a threshold for 95 % accepts."""
-    names = {key: short_name(found.method, found.detector.chosen) for key, found in comparison.measurements.items()}
-    width = max(map(len, [*names.values(), "method"]))
+    width = max(map(len, [*(found.detector.chosen for found in comparison.measurements.values()), "method"]))
     lines = [f"{'method':<{width}}{'ID acc':>8}{'coverage':>10}{'fit s':>9}{'score s':>9}"]
-    tried: list[str] = []
-    for key, found in comparison.measurements.items():
+    for found in comparison.measurements.values():
         accuracy, coverage = ("-" if x is None else f"{100 * x:.2f}" for x in (found.id_accuracy, found.coverage))
         lines.append(
-            f"{names[key]:<{width}}{accuracy:>8}{coverage:>10}{found.fit_seconds:>9.3f}{found.score_seconds:>9.3f}"
+            f"{found.detector.chosen:<{width}}{accuracy:>8}{coverage:>10}"
+            f"{found.fit_seconds:>9.3f}{found.score_seconds:>9.3f}"
         )
-        if names[key] != found.detector.chosen:
-            tried.append(f"{found.method} is {found.detector.chosen}")
-        tried += [f"  tried: {_trial(trial)}" for trial in found.detector.trials]
+        lines += [f"  tried: {_trial(trial)}" for trial in found.detector.trials]
     return "\n".join(
         [
             *lines,
-            *tried,
             f"per cent of {comparison.sizes[KNOWN]} known test inputs; coverage at a threshold that should accept 95 %",
         ]
     )
@@ -115,13 +111,13 @@ def _add_unknown(comparison: Comparison, page: Page, best: Row) -> None:
     page.section("Curves")
     for name in sets:
         curves = {
-            made.chosen: (comparison.scores[key][KNOWN], comparison.scores[key][name])
-            for key, made in comparison.detectors.items()
+            row.shown: (comparison.scores[row.method][KNOWN], comparison.scores[row.method][name])
+            for row in comparison.averages()
         }
         page.figure(roc_curves(curves), f"Known against {name}.")
     scores = comparison.scores[best.method]
     unknown = {name: values for name, values in scores.items() if name != KNOWN}
-    page.section(f"Scores of {short_name(best.method, best.chosen)}")
+    page.section(f"Scores of {best.shown}")
     for name in FIGURES:
         page.figure(FIGURES.get(name)(scores[KNOWN], unknown))
 
@@ -135,8 +131,8 @@ def _add_averages(comparison: Comparison, page: Page) -> None:
     page.section("All methods").table(
         ["method", *titles.values(), "ID accuracy ↑", "seconds"],
         [
-            [short_name(row.method, row.chosen), *(100 * row.metric(name) for name in metrics),
-             _percent(row.id_accuracy), row.fit_seconds + row.score_seconds]
+            [row.shown, *(100 * row.metric(name) for name in metrics), _percent(row.id_accuracy),
+             row.fit_seconds + row.score_seconds]
             for row in rows
         ],
         best={titles[name]: of.best for name, of in metrics.items()},
@@ -144,7 +140,7 @@ def _add_averages(comparison: Comparison, page: Page) -> None:
         "inputs each set has. Seconds are those of fitting and scoring. Inputs: "
         + ", ".join(f"{name} {size}" for name, size in comparison.sizes.items()),
     )  # fmt: skip
-    long = [f"- `{row.method}` is `{row.chosen}`" for row in rows if short_name(row.method, row.chosen) != row.chosen]
+    long = [f"- `{row.method}` is `{row.chosen}`" for row in rows if row.shown != row.chosen]
     if long:
         page.text("\n".join(long))
 
@@ -156,10 +152,7 @@ def _add_by_set(comparison: Comparison, page: Page, metric: str, sets: list[str]
     page.table(
         ["method", *sets],
         [
-            [
-                short_name(average.method, average.chosen),
-                *(100 * by_cell[average.method, name].metric(metric) for name in sets),
-            ]
+            [average.shown, *(100 * by_cell[average.method, name].metric(metric) for name in sets)]
             for average in comparison.averages()
         ],
         best=dict.fromkeys(sets, best),
@@ -176,8 +169,8 @@ def _add_known(comparison: Comparison, page: Page) -> None:
     page.section("All methods").table(
         ["method", "ID accuracy ↑", "coverage", "fit s", "score s"],
         [
-            [short_name(found.method, found.detector.chosen), _percent(found.id_accuracy), _percent(found.coverage),
-             found.fit_seconds, found.score_seconds]
+            [found.detector.chosen, _percent(found.id_accuracy), _percent(found.coverage), found.fit_seconds,
+             found.score_seconds]
             for found in comparison.measurements.values()
         ],
         caption=f"Per cent of {comparison.sizes[KNOWN]} known test inputs; coverage at a threshold for 95 %.",
@@ -185,40 +178,15 @@ def _add_known(comparison: Comparison, page: Page) -> None:
     for found in comparison.measurements.values():
         if found.detector.trials:
             page.section(f"What {found.detector} tried").text(
-                "\n".join(
-                    [f"Chosen: `{found.detector.chosen}`", "", *(f"- {_trial(each)}" for each in found.detector.trials)]
-                )
+                "\n".join(f"- {_trial(trial)}" for trial in found.detector.trials)
             )
 
 
 def _summary(best: Row) -> str:
     return (
-        f"`{short_name(best.method, best.chosen)}` lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % "
-        f"when 95 % of the known ones are accepted, AUROC {100 * best.auroc:.1f} %."
+        f"`{best.shown}` lets in the fewest unknown inputs here: {100 * best.fpr95:.1f} % when 95 % of the known "
+        f"ones are accepted, AUROC {100 * best.auroc:.1f} %."
     )
-
-
-def short_name(method: str, chosen: str) -> str:
-    """Return what was asked for where the choice is too long for a table, else what was chosen.
-
-    Parameters
-    ----------
-    method : str
-        What was asked for.
-    chosen : str
-        What it became when it was fitted.
-
-    Returns
-    -------
-    str
-        One of the two.
-
-    Examples
-    --------
-    >>> short_name("knn(auto)", "knn(5)"), short_name("auto", "root(msp + vim + rmds + knn(10) + energy + pca(50))")
-    ('knn(5)', 'auto')
-    """
-    return method if len(chosen) > LONGEST else chosen
 
 
 def _trial(trial: Mapping[str, Any]) -> str:

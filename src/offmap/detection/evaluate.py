@@ -19,7 +19,7 @@ import torch
 from offmap import store
 from offmap.activations import Activations
 from offmap.detection.calibration import Calibration
-from offmap.detection.comparison_page import AVERAGE, KNOWN, format_table, make_page
+from offmap.detection.comparison_page import AVERAGE, KNOWN, LONGEST, format_table, make_page
 from offmap.detection.detectors import Detector, detector
 from offmap.detection.plan_fitter import as_activations
 from offmap.detection.spec import split
@@ -155,6 +155,11 @@ class Row:
     score_seconds: float
     more: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def shown(self) -> str:
+        """The name in tables and figures: what was chosen, or what was asked for where that is too long."""
+        return self.method if len(self.chosen) > LONGEST else self.chosen
+
     def metric(self, name: str) -> float:
         """Return a metric by name, one of the four usual ones or another."""
         value: float = getattr(self, name) if name in STANDARD else self.more[name]
@@ -277,8 +282,9 @@ class Comparison:
             raise InputError(f"plot({metric!r}): the metric is one of {', '.join(metric_names())}")
         values: dict[str, dict[str, float]] = {}
         for row in self.rows:
-            values.setdefault(row.chosen, {})[row.ood] = 100 * row.metric(metric)
-        return comparison_heat(values, metric=metric, best=METRICS.get(metric).best)
+            values.setdefault(row.shown, {})[row.ood] = 100 * row.metric(metric)
+        measure = METRICS.get(metric)
+        return comparison_heat(values, metric=measure.title, best=measure.best)
 
     def to_html(self, path: str | os.PathLike[str] | None = None, title: str = "Detectors compared") -> str:
         """Make a page with the table, the curves and the scores of the best method; write it to `path` when given.

@@ -180,11 +180,12 @@ def _legend(traces: Sequence[Trace], inks: Sequence[str], layout: Mapping[str, A
         return "", 0.0
     parts, x, y = [], 0.0, 0.0
     for trace, ink in named:
-        width = 34 + LETTER * len(trace["name"]) + 18
+        shown = _cut(trace["name"], 2 * LONGEST)
+        width = 34 + LETTER * len(shown) + 18
         if x and x + width > WIDTH - 80:
             x, y = 0.0, y + LEGEND_LINE
         parts.append(_swatch(trace, ink, x, y + 8))
-        parts.append(text(trace["name"], x + 34, y + 12))
+        parts.append(text(shown, x + 34, y + 12))
         x += width
     return "".join(parts), y + LEGEND_LINE + 4
 
@@ -224,8 +225,9 @@ def _area(
     return _Area(left, top, WIDTH - left - right, height - top - bottom)
 
 
-def _cut(word: str) -> str:
-    return word if len(word) <= LONGEST else word[: LONGEST - 1] + "…"
+def _cut(word: str, longest: int = LONGEST) -> str:
+    """Shorten a name in its middle: beginnings tell methods apart, and the end of a legend holds a number."""
+    return word if len(word) <= longest else f"{word[: longest - 9]}…{word[-8:]}"
 
 
 def _slanted(axis: Axis) -> bool:
