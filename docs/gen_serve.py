@@ -43,8 +43,9 @@ def soak() -> str:
     requests, growth = found["requests"], found["memory_last_fifth_over_second_fifth"]
     reloads, groupings = found["reloads"]["200"], found["groupings"]["200"]
     text = f"""
-        Over {found["minutes"]:g} minutes, {found["clients"]} clients sent {requests["good"]:,} good and
-        {requests["bad"]:,} bad requests (broken JSON, arrays and pictures, NaN, wrong shapes, bodies too large,
+        Over {found["minutes"]:g} minutes on a busy machine, {found["clients"]} clients sent
+        {requests["good"]:,} good and {requests["bad"]:,} bad requests
+        (broken JSON, arrays and pictures, NaN, wrong shapes, bodies too large,
         clients that are slow, leave or do not speak HTTP), with {reloads} reloads of the guard and {groupings}
         groupings of the unknown inputs: {len(found["unexpected_answers"])} unexpected answers, {found["lost"]} of
         {found["acknowledged_unknowns"]:,} acknowledged unknown inputs lost, and in the last fifth of the time
