@@ -109,11 +109,11 @@ def test_each_view_passes_the_gate_by_its_own_embedding() -> None:
     labels = torch.tensor([0, -1, -1])
     known, novel, gate = [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]
     first, second = torch.tensor([gate, known, novel]), torch.tensor([known, novel, novel])
-    both = opencon(views="both")
+    both = opencon(gate_views="both")
     assert both._predict(first, second, labels).tolist() == [[-1, -1, 1], [-1, 1, 1]]
     alone = opencon()
     assert alone._predict(first, second, labels).tolist() == [[-1, -1, 1], [-1, -1, 1]]
-    with_known = opencon(known_too=True, views="both")
+    with_known = opencon(known_too=True, gate_views="both")
     assert with_known._predict(first, second, labels).tolist() == [[-1, -2, 1], [-1, 1, 1]]
 
 
@@ -121,12 +121,12 @@ def test_a_view_taken_for_novel_moves_its_prototype() -> None:
     labels = torch.tensor([0, -1])
     first, second = torch.tensor([[1.0, 1.0], [1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]])
     for views, moves in (("both", True), ("first", False)):
-        made = opencon(views=views)
+        made = opencon(gate_views=views)
         made(first, second, labels, TrainingProgress(0, 1))
         made.after_step(first, second, labels)
         assert bool((made.prototypes.vectors[1] != torch.tensor([0.0, 1.0])).any()) is moves
 
 
 def test_choices_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(InputError, match="views='second': choose one of both, first"):
-        opencon(views="second")
+    with pytest.raises(InputError, match="gate_views='second': choose one of both, first"):
+        opencon(gate_views="second")
