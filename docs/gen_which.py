@@ -1,6 +1,7 @@
 """Fill the tables of docs/which-method.md from the committed results: ``python docs/gen_which.py``.
 
-A table stands between ``<!-- table: name -->`` and ``<!-- end -->``; all else on the page is written by hand.
+A table stands between ``<!-- table: name -->`` and ``<!-- end -->``, a sentence after ``<!-- text: name -->``; all else
+on the page is written by hand.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from filled import filled
 PAGE = Path(__file__).with_name("which-method.md")
 README = Path(__file__).parents[1] / "README.md"
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "auto.json"
+COST, COMBOOD = (RESULTS.with_name(f"{name}.json") for name in ("auto_cost", "combood"))
 WORDS = {"auto": "`auto`", "auto(fast)": "`auto(fast)`", "noise": "one method, chosen on noise"}
 FIXED = 5  # single methods that are listed, the best ones by mean AUROC
 
@@ -69,9 +71,37 @@ def table(held: dict[str, Any], name: str) -> str:
     return {"pairs": pairs_table, "regrets": regrets_table, "short": short_table}[kind](held, part)
 
 
+def cost_text() -> str:
+    """What both budgets cost at scoring, beside k-NN alone."""
+    banks = json.loads(COST.read_text())["banks"]
+    sizes = " and ".join(f"{row['bank']:,}" for row in banks)
+    fast, full = (" and ".join(f"{row['ratio'][name]:.1f}" for row in banks) for name in ("auto(fast)", "auto"))
+    return (
+        f"With {sizes} known inputs in the bank, scoring by `auto(fast)` takes {fast} times as long as `knn(10)`\n"
+        f"alone, by `auto`, which searches a bank three times, {full} times."
+    )
+
+
+def combood_text() -> str:
+    """CombOOD's AUROC on near and on far inputs, and that of the better of its two parts."""
+    parts = []
+    for network, found in json.loads(COMBOOD.read_text()).items():
+        methods = {name: row for name, row in found["methods"].items() if "error" not in row}
+        near = found["near"]
+        far = [f"{row['auroc']:.1f}" for name, row in methods["combood"].items() if name != near]
+        best = max((name for name in methods if name != "combood"), key=lambda name: methods[name][near]["auroc"])
+        parts.append(
+            f"{network} {methods['combood'][near]['auroc']:.1f} near (`{best}` {methods[best][near]['auroc']:.1f}), "
+            f"{' and '.join(far)} far"
+        )
+    return "That does not come out here. AUROC of `combood`:\n" + ";\n".join(parts) + "."
+
+
 def page(path: Path = PAGE) -> str:
     """A page as it should be."""
-    return filled(path, {"table": partial(table, json.loads(RESULTS.read_text()))})
+    texts = {"cost": cost_text, "combood": combood_text}
+    makers = {"table": partial(table, json.loads(RESULTS.read_text())), "text": lambda name: texts[name]()}
+    return filled(path, makers)
 
 
 if __name__ == "__main__":
