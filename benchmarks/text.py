@@ -20,6 +20,8 @@ Everything starts from the frozen embeddings of MiniLM; nothing of the encoder i
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -71,6 +73,15 @@ def load(name: str) -> dict[str, Rows]:
         split: (held[f"{split}_features"].astype(np.float32), held[f"{split}_labels"].astype(np.int64))
         for split in sorted(splits)
     }
+
+
+def read(name: str, split: str) -> list[str]:
+    """The sentences, in the order of their embeddings."""
+    folder = Path(os.environ["OFFMAP_DATA"]) / "text"
+    if name == "clinc150":
+        return [text for text, _ in json.loads((folder / "clinc150_oos.json").read_text())[split]]
+    with (folder / f"{name}_{split}.tsv").open(encoding="utf-8", newline="") as opened:
+        return [row["text"] for row in csv.DictReader(opened, delimiter="\t")]
 
 
 def draw(labels: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -85,25 +85,27 @@ def oos_table() -> str:
     return table(head, rows)
 
 
+def summarise(runs: dict[str, Any], method: str) -> str:
+    """Mean accuracy over splits with its standard error and the number of splits; nothing where there are none."""
+    each = np.array([run[method]["accuracy"] for run in runs.values() if method in run])
+    if not len(each):
+        return ""
+    error = f" ± {each.std(ddof=1) / np.sqrt(len(each)):.1f}" if len(each) > 1 else ""
+    return f"{each.mean():.1f}{error} ({len(each)})"
+
+
 def new_table() -> str:
     """New intents, K given and estimated: means over splits."""
-    found = read("text")["discover"]
+    frozen = read("text")["discover"]
     rows = []
-    for name, title in ((name, title) for name, title in SETS.items() if name in found):
+    for name, title in SETS.items():
         for place, ratio in enumerate(RATIOS):
-            runs = found[name].get(ratio, {})
+            runs = frozen[name].get(ratio, {})
             cells = [f"{title}, {float(ratio):.0%}"]
-            for method in ("learn, K given", "discover, K given", "discover, K estimated"):
-                count = sum(method in run for run in runs.values())
-                if not count:
-                    cells.append("")
-                    continue
-                each = np.array([run[method]["accuracy"] for run in runs.values() if method in run])
-                error = f" ± {each.std(ddof=1) / np.sqrt(count):.1f}" if count > 1 else ""
-                cells.append(f"{each.mean():.1f}{error} ({count})")
-            cells += [f"{figures[place]:.1f}" for figures in PUBLISHED_NEW[name].values()]
-            rows.append(cells)
-    return table(["known", "`learn`", "`discover`", "`discover`, K estimated", "MTP-CLNN", "USNID"], rows)
+            cells += [summarise(runs, one) for one in ("learn, K given", "discover, K given", "discover, K estimated")]
+            rows.append([*cells, *(f"{figures[place]:.1f}" for figures in PUBLISHED_NEW[name].values())])
+    head = ["known", "`learn`", "`discover`", "`discover`, K estimated", "MTP-CLNN", "USNID"]
+    return table(head, rows)
 
 
 def latency_text() -> str:

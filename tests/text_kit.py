@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from offmap.models.tokenizer import Tokenizer
 
 TOPICS = {
     "card": ["lost card", "card stolen street", "card never arrived", "replace broken card", "card blocked machine"],
@@ -48,3 +51,28 @@ def write_known(path: Path, per_class: int = 40) -> None:
     """Write the known texts as CSV."""
     texts, labels = known_texts(per_class)
     path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in zip(texts, labels, strict=True)))
+
+
+def make_tokenizer(known: Iterable[str]) -> Tokenizer:
+    """A tokenizer of these words, for a small encoder."""
+    words = list(dict.fromkeys(["[PAD]", "[CLS]", "[SEP]", "[UNK]", *known]))
+    vocabulary = {word: number for number, word in enumerate(words)}
+    marks = [{"id": word, "ids": [vocabulary[word]], "tokens": [word]} for word in ("[CLS]", "[SEP]")]
+    single = [
+        {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+    ]
+    definition = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": single,
+            "special_tokens": {mark["id"]: mark for mark in marks},
+        },
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    }
+    return Tokenizer(json.dumps(definition))

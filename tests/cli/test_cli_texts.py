@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import offmap
 from offmap.cli import app
+from offmap.data import holds_texts
+from offmap.models import save_bert
+from offmap.models.bert import BertEncoder
 from offmap.openworld import Deployment
 from offmap.text import TextEncoder
-from text_kit import FOREIGN, encode_words, known_texts
+from text_kit import FOREIGN, encode_words, known_texts, make_tokenizer
 
 ENCODER = ("--encoder", "text_kit:encode_words")
 
@@ -94,9 +98,17 @@ def test_learn_and_loop_take_texts(folder: Path, monkeypatch: pytest.MonkeyPatch
     columns = ("--text-column", "question", "--label-column", "topic")
     said = run(
         folder, "learn", "sorl-spectral", "--data", "mixed.csv", *columns, *ENCODER, "--k", "3", "--out", "learned",
-        "--json", monkeypatch=monkeypatch,
+        "--predictions", "found.csv", "--json", monkeypatch=monkeypatch,
     )  # fmt: skip
     assert json.loads(said)["n_known"] == 2
+    assert offmap.load(folder / "learned" / "model.offmap").class_names[:2] == ("card", "transfer")
+    with (folder / "found.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["class"] for row in rows if row["known"] == "true"} == {"card", "transfer"}
+    novel = [row for row in rows if row["known"] == "false"]
+    assert novel
+    assert all("loan" in row["text"] or "cash" in row["text"] for row in novel)
+    assert all("loan" in row["class"] for row in novel)  # by its keywords
     said = run(
         folder, "loop", "--data", "mixed.csv", *columns, *ENCODER, "--out", "loop", "--learner", "linear", "--json",
         monkeypatch=monkeypatch,
@@ -109,6 +121,43 @@ def test_learn_and_loop_take_texts(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert made.examples.find_nearest_texts(encode_words(["repay loan early why"]))[0].startswith("repay loan early")
     answers = made.class_names[made.predict(["loan interest rate now"], "texts")[0]]
     assert answers in done["round"]["new_classes"]
+
+
+def test_parquet_with_a_column_of_texts_needs_no_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = list(csv.DictReader((folder / "mixed.csv").open()))
+    columns = {name: [row[name] or None for row in rows] for name in ("question", "topic")}
+    pq.write_table(pa.table(columns), folder / "mixed.parquet")
+    said = run(folder, "discover", "mixed.parquet", "--k", "3", "--json", monkeypatch=monkeypatch)
+    assert {"card", "transfer"} < set(json.loads(said)["names"].values())
+    pq.write_table(pa.table({**columns, "features": [[1.0, 2.0]] * len(rows)}), folder / "features.parquet")
+    assert holds_texts(folder / "mixed.parquet")
+    assert not holds_texts(folder / "features.parquet")  # texts beside features are a remark on them
+    (folder / "broken.parquet").write_bytes(b"PAR1")
+    assert not holds_texts(folder / "broken.parquet")
+
+
+def test_finetune_makes_an_encoder_for_the_other_commands(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [word for text in known_texts(80)[0] for word in text.split()]
+    module = BertEncoder(60, 24, 2, 3, 48, 16, tokenizer=make_tokenizer(words))
+    save_bert(module, tmp_path / "start")
+    start = ("--encoder", str(tmp_path / "start"))
+    tuned = str(tmp_path / "tuned")
+    said = run(
+        folder, "finetune", "mixed.csv", *start, "--out", tuned, "--trained", "1", "--set", "epochs=2", "--json",
+        monkeypatch=monkeypatch,
+    )  # fmt: skip
+    result = json.loads(said)
+    assert result["classes"] == 2
+    assert result["labelled"] == sum(bool(row["topic"]) for row in csv.DictReader((folder / "mixed.csv").open()))
+    run(folder, "guard", "--texts", "known.csv", "--encoder", tuned, "--out", "tuned-guard", monkeypatch=monkeypatch)
+    scored = ("score", "tuned-guard/guard.offmap", "test.csv", "--out", "s.csv", "--json")
+    assert json.loads(run(folder, *scored, monkeypatch=monkeypatch))["inputs"] == 120
+    done = CliRunner().invoke(app, ["finetune", "foreign.txt", *start, "--out", tuned])
+    assert done.exit_code == 1
+    assert "no labels to learn from" in done.output
 
 
 def test_extract_keeps_the_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

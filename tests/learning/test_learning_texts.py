@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +12,12 @@ import torch
 
 import offmap
 from offmap.errors import InputError
-from offmap.learning import learn
+from offmap.learning import fine_tune, learn
 from offmap.metrics.clustering import open_world_accuracy
+from offmap.models import load_bert, save_bert
 from offmap.models.bert import BertEncoder
-from offmap.models.tokenizer import Tokenizer
+from offmap.models.bert_weights import read_bert_weights
+from text_kit import make_tokenizer
 
 TOPICS = ("card pin atm chip", "rain sun wind cloud", "goal match team ball", "bread cake oven flour")
 COMMON = ["the", "a", "my", "is", "where", "please", "how", "now"]
@@ -31,34 +32,10 @@ def sentences(count: int, seed: int) -> tuple[list[str], np.ndarray]:
     return texts, truth
 
 
-def make_tokenizer() -> Tokenizer:
-    words = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *COMMON, *" ".join(TOPICS).split()]
-    vocabulary = {word: number for number, word in enumerate(words)}
-    marks = [{"id": word, "ids": [vocabulary[word]], "tokens": [word]} for word in ("[CLS]", "[SEP]")]
-    single = [
-        {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
-        {"Sequence": {"id": "A", "type_id": 0}},
-        {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
-    ]
-    definition = {
-        "version": "1.0",
-        "added_tokens": [],
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": single,
-            "pair": single,
-            "special_tokens": {mark["id"]: mark for mark in marks},
-        },
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
-    }
-    return Tokenizer(json.dumps(definition))
-
-
 @pytest.fixture
 def encoder() -> Callable[[int | None], BertEncoder]:
     def make(trained: int | None) -> BertEncoder:
-        made = BertEncoder(40, 24, 2, 3, 48, 16, trained, make_tokenizer())
+        made = BertEncoder(40, 24, 2, 3, 48, 16, trained, make_tokenizer([*COMMON, *" ".join(TOPICS).split()]))
         words = (made.front if trained else made.body[0]).words.weight.data
         words.normal_(std=0.3, generator=torch.Generator().manual_seed(0))
         for topic in range(len(TOPICS)):  # as if pre-trained: words of a topic are alike
@@ -125,3 +102,58 @@ def test_token_numbers_are_taken_too_and_other_inputs_are_refused(encoder) -> No
         learn(texts, labels, 4, encoder=BertEncoder(40, 24, 2, 3, 48, 16))
     with pytest.raises(InputError, match="reads embeddings"):
         learn(texts, labels, 4, encoder=module, objective="sorl-spectral")
+
+
+@pytest.mark.parametrize("trained", [1, None])
+def test_a_trained_encoder_becomes_a_folder_for_everything_else(encoder, trained, tmp_path: Path) -> None:
+    texts, truth = sentences(10, seed=0)
+    model = learn(
+        texts,
+        np.where(truth < 2, truth, -1),
+        4,
+        encoder=encoder(trained),
+        objective="supcon",
+        epochs=2,
+        batch_size=20,
+        learning_rate=1e-2,
+    )
+    folder = model.save_encoder(tmp_path / "encoder")
+    rows = offmap.TextEncoder(folder).encode(texts)
+    again = load_bert(folder, trained=1)
+    assert np.allclose(rows, model.transform(texts), atol=5e-3)  # states before the trained blocks are kept in 16 bits
+    assert np.allclose(rows, again(torch.from_numpy(again.tokenize(texts))).detach().numpy(), atol=1e-4)
+    untrained = encoder(trained)
+    assert not np.allclose(rows, untrained(torch.from_numpy(again.tokenize(texts))).detach().numpy(), atol=1e-2)
+    untrained.tokenizer = None
+    with pytest.raises(InputError, match="no tokenizer"):
+        save_bert(untrained, tmp_path)
+    embedded = learn(rows, np.where(truth < 2, truth, -1), 4, epochs=1)
+    with pytest.raises(InputError, match="reads no texts"):
+        embedded.save_encoder(tmp_path)
+
+
+def test_fine_tune_reads_labelled_texts_and_brings_classes_together(encoder, tmp_path: Path) -> None:
+    texts, truth = sentences(12, seed=0)
+    names = [None if topic > 2 or place % 2 else f"topic {topic}" for place, topic in enumerate(truth)]
+    start = save_bert(encoder(None), tmp_path / "start")
+    settings = {"epochs": 6, "learning_rate": 3e-3, "progress": False}
+    tuned = fine_tune(texts, names, tmp_path / "tuned", start, **settings)
+    again = fine_tune(texts, names, tmp_path / "again", start, **settings)
+    assert tuned.fingerprint() == again.fingerprint()  # the same seed, the same bits
+    assert offmap.TextEncoder(tmp_path / "tuned").fingerprint() == tuned.fingerprint()
+    words = "embeddings.word_embeddings.weight"
+    before, after = (read_bert_weights(tmp_path / name / "model.safetensors") for name in ("start", "tuned"))
+    assert np.array_equal(before[words], after[words])
+    assert not np.array_equal(
+        before["encoder.layer.0.output.dense.weight"], after["encoder.layer.0.output.dense.weight"]
+    )
+    new, fresh = sentences(10, seed=3)
+    same = fresh[:, None] == fresh
+    first, last = (rows @ rows.T for rows in (offmap.TextEncoder(start).encode(new), tuned.encode(new)))
+    assert (last[same].mean() - last[~same].mean()) > (first[same].mean() - first[~same].mean())
+    partly = fine_tune(texts, names, tmp_path / "partly", start, trained=1, **settings)
+    kept = read_bert_weights(tmp_path / "partly" / "model.safetensors")["encoder.layer.0.output.dense.weight"]
+    assert np.array_equal(kept, before["encoder.layer.0.output.dense.weight"])
+    assert partly.fingerprint() != tuned.fingerprint()
+    with pytest.raises(InputError, match="at least two such classes"):
+        fine_tune(texts, ["a", "b", "b", *[None] * 45], tmp_path, start)

@@ -11,6 +11,7 @@ EXAMPLES = {
     "recalibrate": "offmap recalibrate guard.offmap confirmed/ --out newer.offmap",
     "compare": 'offmap compare "auto, msp" --known known/ --id-test held-out/ --ood unknown/ --out compare.html',
     "discover": "offmap discover all-rows/ --out found.csv --report found.html",
+    "finetune": "offmap finetune intents.csv --text-column utterance --label-column intent --out encoder/",
     "learn": "offmap learn --data all-rows/ --out learned/ --report learned.html",
     "loop": "offmap loop --data digits --rounds 2 --out out/loop",
     "explain": "offmap explain known/ --out explain.html",

@@ -101,8 +101,13 @@ def learn(
         settings |= found.settings
     model = train(rows, given, n_classes, out=out, log=log, **common, **settings)
     predicted = model.predict(rows)
+    items = _items(inputs, data, samples)
+    named = _names(model, predicted, samples, items if inputs.is_text(data) else None)
+    if named:
+        model = model.rename(named)
+        model.save(out / "model.offmap")
     if predictions is not None:
-        files.write_table(predictions, _table(model, rows, predicted, samples))
+        files.write_table(predictions, _table(model, rows, predicted, samples, items if inputs.is_text(data) else None))
     result: dict[str, Any] = {
         "model": str(out / "model.offmap"),
         "n_classes": model.n_classes,
@@ -114,7 +119,7 @@ def learn(
         result["accuracy"] = accuracy_by_convention(split.targets, predicted, split.labels)
         words += [_sentence(convention, parts) for convention, parts in result["accuracy"].items()]
     if report is not None:
-        page = build_learned_page(model, rows, predicted, _items(inputs, data, samples), result.get("accuracy"))
+        page = build_learned_page(model, rows, predicted, items, result.get("accuracy"))
         page.write(report)
         result["report"] = str(report)
         words.append(f"The report is {report}")
@@ -130,14 +135,33 @@ def _items(inputs: InputOptions, source: Path, samples: Samples) -> Any:
     return render_pictures(samples.arrays.get("inputs"))
 
 
-def _table(model: Any, rows: Any, predicted: Any, samples: Samples) -> dict[str, Any]:
-    """One row per input: its file where there is one, its class by name, whether that is a known one, its novelty."""
+def _names(model: Any, predicted: Any, samples: Samples, texts: list[str] | None) -> dict[int, str]:
+    """Names by class number: of known classes as the data call them, of novel ones the keywords of their texts."""
     import numpy as np
 
-    path = {"path": np.array(samples.names)} if samples.names else {}
-    named = np.array([model.class_names[label] for label in predicted])
-    known = predicted < model.n_known
-    return {**path, "class": named, "known": known, "label": predicted, "novelty": model.novelty(rows)}
+    from offmap.discovery import suggest_names
+
+    novel = model.class_ids[model.n_known :]
+    found = {int(number): samples.classes[number] for number in model.class_ids[: model.n_known] if samples.classes}
+    if texts is not None:
+        words = suggest_names(texts, np.asarray(predicted))
+        found |= {int(number): words[int(number)] for number in novel if int(number) in words}
+    return found
+
+
+def _table(model: Any, rows: Any, predicted: Any, samples: Samples, texts: list[str] | None) -> dict[str, Any]:
+    """One row per input: its file or text where there is one, its class by name, whether that is known, its novelty."""
+    import numpy as np
+
+    called = {"path": samples.names, "text": texts}
+    places = np.searchsorted(model.class_ids, predicted)
+    return {
+        **{name: np.array(values) for name, values in called.items() if values},
+        "class": np.array(model.class_names)[places],
+        "known": places < model.n_known,
+        "label": predicted,
+        "novelty": model.novelty(rows),
+    }
 
 
 def _read(inputs: InputOptions, source: Path) -> Samples:

@@ -9,12 +9,12 @@ import typer
 
 from offmap.cli.options import InputOptions, Json, show, with_inputs_but
 
-_OTHERS = (
+OTHERS = (
     "model", "weights", "layer", "head", "batch_size", "device", "image_size", "gray", "mean", "std", "skip_unreadable",
 )  # fmt: skip
 
 
-@with_inputs_but(*_OTHERS)
+@with_inputs_but(*OTHERS)
 def fit(
     examples: Annotated[Path, typer.Argument(help="On-topic texts: .txt with one per line, .csv, .jsonl, .parquet.")],
     inputs: InputOptions,
@@ -46,7 +46,7 @@ def fit(
     show(result, as_json, f"{made!r} in {out}, its threshold set on {len(made.calibration.scores)} further examples")
 
 
-@with_inputs_but(*_OTHERS, "text_column", "label_column")
+@with_inputs_but(*OTHERS, "text_column", "label_column")
 def check(
     scope: Annotated[Path, typer.Argument(help="A file that offmap scope fit or offmap guard --texts wrote.")],
     text: Annotated[list[str], typer.Argument(help="What a user has written; may be given again.")],

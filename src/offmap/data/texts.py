@@ -20,7 +20,8 @@ from offmap.typing import IntArray
 
 TEXT_COLUMNS = ("text", "texts", "sentence", "utterance", "query", "question", "message", "document", "content")
 LABEL_COLUMNS = ("label", "labels", "intent", "category", "class", "topic")
-ENDINGS = (".txt", ".csv", ".tsv", ".jsonl", ".ndjson")  # Parquet may hold texts too, or features
+ENDINGS = (".txt", ".csv", ".tsv", ".jsonl", ".ndjson")
+PARQUET = (".parquet", ".pq")  # texts or features
 
 Records = tuple[list[str], list[dict[str, Any]]]
 
@@ -83,8 +84,31 @@ class Texts:
 
 
 def holds_texts(path: str | os.PathLike[str], text_column: str | None = None) -> bool:
-    """Tell whether a path names texts: by its ending, or because a column of texts was named."""
-    return text_column is not None or Path(path).suffix.lower() in ENDINGS
+    """Tell whether a path names texts: by its ending, because a column of texts was named, or by Parquet's columns.
+
+    A Parquet file is one of texts when a column of strings has a usual name and no column holds lists or fractions:
+    those would be features, and texts beside features are a remark on them.
+    """
+    file = Path(path)
+    if file.suffix.lower() in PARQUET and text_column is None and file.is_file():
+        return _has_texts_only(file)
+    return text_column is not None or file.suffix.lower() in ENDINGS
+
+
+def _has_texts_only(file: Path) -> bool:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:  # whoever reads it says what is wrong, here and below
+        return False
+    try:
+        fields = list(pq.read_schema(file))
+    except (pa.ArrowException, OSError):
+        return False
+    if any(pa.types.is_nested(f.type) or pa.types.is_floating(f.type) for f in fields):
+        return False
+    strings = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+    return any(name.strip().lower() in TEXT_COLUMNS for name in strings)
 
 
 def read_texts(
@@ -140,7 +164,7 @@ def read_texts(
     if not source.is_file():
         raise InputError(f"{source}: there is no such file or folder of texts")
     ending = source.suffix.lower()
-    if ending in (".parquet", ".pq"):
+    if ending in PARQUET:
         records = _read_parquet(source, max_bytes)
         found = _from_records(source, records, text_column, label_column, need_labels)
         return _check(found, source, max_characters)

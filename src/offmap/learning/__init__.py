@@ -1,5 +1,6 @@
 """Learning known and novel classes from some labels and many unlabelled inputs."""
 
+from offmap.learning.fine_tuning import fine_tune
 from offmap.learning.learn import learn
 from offmap.learning.loggers import MetricLogger, MLflowLogger, TensorBoardLogger, WandbLogger
 from offmap.learning.model import OpenWorldModel
@@ -16,6 +17,7 @@ __all__ = [
     "Training",
     "Tuning",
     "WandbLogger",
+    "fine_tune",
     "learn",
     "objective",
     "register",

@@ -169,6 +169,18 @@ def wrap_bert(encoder: BertEncoder) -> Encoder:
     return Encoder(front.requires_grad_(False), encoder.body, encoder.width, config, tokenizer)
 
 
+def unwrap_bert(encoder: Encoder) -> BertEncoder:
+    """Return the sentence encoder inside, as trained."""
+    if not encoder.reads_tokens:
+        raise InputError(
+            f"an encoder of the kind {encoder.config['kind']!r} reads no texts; there is nothing to unwrap"
+        )
+    made = BertEncoder(**encoder.config["shape"], trained=encoder.config["trained"], tokenizer=encoder.tokenizer)
+    front = encoder.front[0] if isinstance(encoder.front, nn.Sequential) else encoder.front
+    made.front, made.body = front, encoder.body  # type: ignore[assignment]  # what `wrap_bert` was given
+    return made.eval()
+
+
 def wrap_module(body: nn.Module, example: Tensor) -> Encoder:
     """Wrap a user's module that maps inputs to features, rows × columns."""
     was_training = body.training

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from offmap import store
 from offmap.errors import InputError, StoreError
-from offmap.learning.encoders import Encoder, build_encoder
+from offmap.learning.encoders import Encoder, build_encoder, unwrap_bert
 from offmap.learning.inputs import as_inputs, as_tokens, split_rows
 from offmap.learning.objectives.base import Objective
+from offmap.models.bert_weights import save_bert
 from offmap.models.known_heads import RotatedLinear, build_known_head, turn_pictures
 from offmap.neighbors.vectors import unit
 from offmap.network import Network
@@ -167,6 +168,12 @@ class OpenWorldModel:
         novel: Float32Array = self.predict_proba(x)[:, self.n_known :].sum(axis=1)
         return novel
 
+    def rename(self, names: Mapping[int, str]) -> Self:
+        """Return the same model with other names for some classes, by class number."""
+        return replace(
+            self, class_names=tuple(names.get(int(i), n) for i, n in zip(self.class_ids, self.class_names, strict=True))
+        )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one file; `offmap.load` gives the model back."""
         tensors = {f"net.{name}": _numpy(value) for name, value in self.net.state_dict().items()}
@@ -183,6 +190,10 @@ class OpenWorldModel:
         if self.net.known_head is not None:
             config["known_head"] = self.net.known_head.config
         store.save(Path(path), KIND, config, tensors)
+
+    def save_encoder(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the sentence encoder that was trained as a folder, which `offmap.TextEncoder` takes."""
+        return save_bert(unwrap_bert(self.net.encoder), folder)
 
     @classmethod
     def restore(cls, stored: store.Stored, encoder: nn.Module | None = None) -> Self:

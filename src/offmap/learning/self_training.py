@@ -37,6 +37,7 @@ from offmap.typing import Float32Array, IntArray
 REMEMBERED = 3  # networks whose logits the rows are grouped in
 GRAPH_WEIGHT = np.float32(0.5)  # of the eigenvectors beside the logits of one network
 NEIGHBORS = 30
+MOST_SHOWN = 5  # times that a labelled row is shown in an epoch
 GRAPH_ROWS = 30_000  # with more rows the logits have to do: eigenvectors would cost more than the training
 
 
@@ -78,6 +79,7 @@ def fit_rounds(
     remembered: list[Float32Array] = []
     history: list[dict[str, float]] = []
     config = run.describe(k)
+    shown = _show_labelled_more(codes, run.chosen["label_weight"])
     for number in range(1, run.chosen["rounds"] + 1):
         body.body.load_state_dict(first_body.state_dict())
         loss = SelfTraining(run.task(body, codes, k, n_known), run.chosen)
@@ -85,7 +87,7 @@ def fit_rounds(
         loss.start(features, torch.from_numpy(groups), _means(features, groups, k))
         trainer = run.trainer(f"round-{number}", body.body, loss, data, prepared, groups, body, config)
         output = replace(run.output, earlier=(number - 1) * run.training.epochs)
-        history += [{"round": float(number), **row} for row in trainer.fit(prepared, groups, output)]
+        history += [{"round": float(number), **row} for row in trainer.fit(prepared[shown], groups[shown], output)]
         body.body.cpu()
         loss.cpu()
         if number == run.chosen["rounds"]:
@@ -97,6 +99,18 @@ def fit_rounds(
     weight, bias, used = building.find_class_vectors(loss, features, known, seed)
     net = OpenWorldNet(body, nn.Identity(), body.width, len(used))
     return building.assemble_model(net, weight, bias, used, known, history, config)
+
+
+def _show_labelled_more(codes: IntArray, weight: int) -> IntArray:
+    """Return the rows of an epoch: each once, labelled ones as often as `weight` says.
+
+    With 0 they are shown up to five times, as long as they stay a third of all: few labels would else count for little
+    beside groups that are partly wrong.
+    """
+    labelled = np.flatnonzero(codes >= 0)
+    if not weight:
+        weight = min(max((len(codes) - len(labelled)) // max(2 * len(labelled), 1), 1), MOST_SHOWN)
+    return np.concatenate([np.arange(len(codes)), np.repeat(labelled, weight - 1)])
 
 
 def _discover(rows: Float32Array, known: KnownClasses, n_classes: int | str | None, seed: int) -> IntArray:

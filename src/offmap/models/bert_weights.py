@@ -1,4 +1,4 @@
-"""Reading a sentence encoder of the BERT family: weights from safetensors or ONNX, and its tokenizer."""
+"""Reading and writing a sentence encoder of the BERT family: weights, from safetensors or ONNX, and its tokenizer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,17 @@ _NAMES = (  # transformers' names in ours; longer ones first
     (r"intermediate\.dense", "up"),
     (r"output\.dense", "down"),
     (r"output\.LayerNorm", "norm_2"),
+)
+_EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
+_LINEAR = (  # and normalisation; each with weight and bias
+    "attention.self.query",
+    "attention.self.key",
+    "attention.self.value",
+    "attention.output.dense",
+    "attention.output.LayerNorm",
+    "intermediate.dense",
+    "output.dense",
+    "output.LayerNorm",
 )
 _UNUSED = ("pooler.", "position_ids")
 _SHAPE = {
@@ -91,6 +102,61 @@ def load_bert(source: str | os.PathLike[str] = DEFAULT, trained: int | None = No
     encoder = BertEncoder(**shape, trained=trained, tokenizer=tokenizer)
     fill_bert(encoder, read_bert_weights(_find_weights(folder)))
     return encoder.eval()
+
+
+def save_bert(encoder: BertEncoder, folder: str | os.PathLike[str]) -> Path:
+    """Write an encoder as a folder that `offmap.TextEncoder`, `load_bert` and sentence-transformers read.
+
+    Parameters
+    ----------
+    encoder : BertEncoder
+        With a tokenizer.
+    folder : path
+        Made if it is not there: ``config.json``, ``model.safetensors``, ``tokenizer.json`` and what
+        sentence-transformers wants to know of pooling.
+
+    Returns
+    -------
+    Path
+        The folder.
+    """
+    from safetensors.numpy import save_file
+
+    if encoder.tokenizer is None:
+        raise InputError("save_bert: this encoder has no tokenizer, without which no text can be encoded")
+    made = Path(folder)
+    (made / "1_Pooling").mkdir(parents=True, exist_ok=True)
+    shape = {theirs: encoder.shape[ours] for ours, theirs in _SHAPE.items()}
+    named = {"architectures": ["BertModel"], "model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12}
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ]
+    files: dict[str, Any] = {
+        "config.json": named | shape | {"type_vocab_size": 2},
+        "modules.json": modules,
+        "1_Pooling/config.json": {"word_embedding_dimension": encoder.width, "pooling_mode_mean_tokens": True},
+        "sentence_bert_config.json": {"max_seq_length": encoder.tokenizer.max_length, "do_lower_case": False},
+    }
+    for name, content in files.items():
+        (made / name).write_text(json.dumps(content, indent=1) + "\n")
+    (made / "tokenizer.json").write_text(encoder.tokenizer.definition, encoding="utf-8")
+    state = encoder.state_dict()
+    depth, first = encoder.shape["depth"], encoder.shape["depth"] - (encoder.trained or 0)
+    weights = {
+        name: state[_rename(name, encoder.trained is None, first, depth)].detach().cpu().numpy()
+        for name in _list_names(depth)
+    }
+    save_file(weights, made / "model.safetensors", {"format": "pt"})
+    return made
+
+
+def _list_names(depth: int) -> list[str]:
+    """Return transformers' names of all weights."""
+    embeddings = [f"embeddings.{name}.weight" for name in _EMBEDDINGS] + ["embeddings.LayerNorm.bias"]
+    blocks = [f"encoder.layer.{block}.{name}" for block in range(depth) for name in _LINEAR]
+    return [*embeddings, *(f"{name}.{part}" for name in blocks for part in ("weight", "bias"))]
 
 
 def find_folder(source: str | os.PathLike[str]) -> Path:

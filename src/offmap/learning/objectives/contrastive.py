@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from offmap.learning import losses
-from offmap.learning.objectives.base import Objective, Parts, TrainingProgress, register
+from offmap.learning.objectives.base import Objective, Parts, Task, TrainingProgress, register
+from offmap.neighbors.vectors import unit
+
+SHARPNESS = 20.0  # cosines to class vectors are multiplied by it before the softmax
 
 
 @register
@@ -25,18 +32,41 @@ class SimCLR(Objective):
 
 @register
 class SupCon(Objective):
-    """The supervised contrastive loss on labelled rows (Khosla et al. 2020); with k-NN the thesis' KNN+."""
+    """The supervised contrastive loss on labelled rows (Khosla et al. 2020); with k-NN the thesis' KNN+.
+
+    With `classify` above 0, cross-entropy over the cosines to one vector per known class is added with that weight;
+    the vectors start at the means of their classes and are left out of the model.
+    """
 
     name = "supcon"
-    settings = {"temperature": 0.1}
+    settings = {"temperature": 0.1, "classify": 0.0}
     grid = {"temperature": (0.05, 0.1, 0.2)}
     # thesis, section 5.3.1 (KNN+): 500 epochs, batches of 1,024, cosine from .5, the same for both sets
     recipes = {name: {"epochs": 500, "batch_size": 1024, "learning_rate": 0.5} for name in ("cifar10", "cifar100")}
     needs_labels = True
 
+    def __init__(self, task: Task, settings: Mapping[str, Any]) -> None:
+        super().__init__(task, settings)
+        if self.chosen["classify"]:
+            self.vectors = nn.Parameter(torch.zeros(task.n_known, task.width))
+
+    def start(self, features: Tensor, labels: Tensor, centres: Tensor) -> None:
+        """Place the class vectors at the means of the known classes."""
+        if self.chosen["classify"]:
+            known = labels >= 0
+            with torch.no_grad():
+                self.vectors.zero_().index_add_(0, labels[known], features[known])
+                self.vectors.copy_(unit(self.vectors))
+
     def forward(self, first: Tensor, second: Tensor, labels: Tensor, moment: TrainingProgress) -> Parts:
-        """SupCon."""
-        return {"supcon": losses.supcon(first, second, labels, self.chosen["temperature"])}
+        """SupCon, and the cross-entropy where it is asked for."""
+        parts = {"supcon": losses.supcon(first, second, labels, self.chosen["temperature"])}
+        known = torch.cat([labels, labels]) >= 0
+        if self.chosen["classify"] and bool(known.any()):
+            cosines = unit(torch.cat([first, second])[known]) @ unit(self.vectors).T
+            wanted = torch.cat([labels, labels])[known]
+            parts["classes"] = self.chosen["classify"] * functional.cross_entropy(SHARPNESS * cosines, wanted)
+        return parts
 
 
 @register

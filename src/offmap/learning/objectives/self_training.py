@@ -20,12 +20,13 @@ SHARPNESS = 10.0  # cosines are multiplied by it before the softmax, as in the m
 class SelfTraining(Objective):
     """Cross-entropy on the groups of the present round, rows and groups mixed in pairs (mixup, Zhang et al. 2018).
 
-    Labels are the groups of all rows, those of labelled rows their known classes. `offmap.learning.self_training` says
+    Labels are the groups of all rows, those of labelled rows their known classes; `label_weight` is how often an epoch
+    shows these, 0 for as often as keeps them a third of all, five times at most. `offmap.learning.self_training` says
     what happens between rounds.
     """
 
     name = "self-training"
-    settings = {"rounds": 4, "mixup": 1.0}
+    settings = {"rounds": 4, "mixup": 1.0, "label_weight": 0}
     embeddings = {
         "epochs": 6,
         "learning_rate": 3e-3,

@@ -1,0 +1,45 @@
+"""`offmap finetune`: a sentence encoder trained on labelled texts, for every other command's ``--encoder``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offmap.cli.options import InputOptions, Json, show, with_inputs_but
+from offmap.cli.scope import OTHERS
+
+
+@with_inputs_but(*OTHERS, "tokenizer")
+def finetune(
+    texts: Annotated[Path, typer.Argument(help="Texts with labels, at least for some: .csv, .jsonl, .parquet.")],
+    inputs: InputOptions,
+    out: Annotated[Path, typer.Option(help="A folder for the encoder.")] = Path("encoder"),
+    trained: Annotated[
+        int | None, typer.Option(min=1, help="Train this many of the last blocks only, which takes less time.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, such as epochs=4; may be given again.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same encoder.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Train the sentence encoder on labelled texts; other commands take the folder as --encoder."""
+    from offmap.errors import InputError
+    from offmap.learning.fine_tuning import fine_tune
+    from offmap.learning.settings import parse_setting
+    from offmap.text.packaged import DEFAULT
+
+    given = inputs.texts().read_texts(texts)
+    if given.labels is None:
+        raise InputError(f"{texts}: no labels to learn from; name their column with --label-column")
+    settings = dict(parse_setting(one) for one in change or [])
+    made = fine_tune(given.texts, given.labels, out, inputs.encoder or DEFAULT, trained=trained, seed=seed, **settings)
+    n_labelled = len(given.labelled())
+    result = {"encoder": str(out), "labelled": n_labelled, "classes": len(given.classes), "width": made.width}
+    show(
+        result,
+        as_json,
+        f"trained on {n_labelled} texts of {len(given.classes)} classes; use it with --encoder {out}",
+    )
