@@ -87,7 +87,7 @@ def fit_rounds(
         loss.start(features, torch.from_numpy(groups), _means(features, groups, k))
         trainer = run.trainer(f"round-{number}", body.body, loss, data, prepared, groups, body, config)
         output = replace(run.output, earlier=(number - 1) * run.training.epochs)
-        history += [{"round": float(number), **row} for row in trainer.fit(prepared[shown], groups[shown], output)]
+        history += [{"round": float(number), **row} for row in trainer.fit(prepared, groups, output, shown)]
         body.body.cpu()
         loss.cpu()
         if number == run.chosen["rounds"]:

@@ -69,7 +69,13 @@ class Trainer:
             self._resume(checkpoint)
         self.ranks.wait()  # nobody writes a checkpoint while another still looks for one
 
-    def fit(self, inputs: Tensor, labels: npt.NDArray[np.int64], output: Output | None = None) -> History:
+    def fit(
+        self,
+        inputs: Tensor,
+        labels: npt.NDArray[np.int64],
+        output: Output | None = None,
+        shown: npt.NDArray[np.int64] | None = None,
+    ) -> History:
         """Train to the end.
 
         Parameters
@@ -80,6 +86,8 @@ class Trainer:
             Per input its class as the objective is to see it, or -1.
         output : Output, optional
             The bar and the loggers of metrics; neither by default.
+        shown : ndarray of int, optional
+            The rows that an epoch shows, some more than once; each once by default.
 
         Returns
         -------
@@ -88,13 +96,14 @@ class Trainer:
         """
         if self.optimizer is None:
             return self.history
-        steps = max(len(labels) // (self.training.batch_size * self.ranks.world), 1)
+        shown = np.arange(len(labels)) if shown is None else shown
+        steps = max(len(shown) // (self.training.batch_size * self.ranks.world), 1)
         output = output if output is not None and self.ranks.first else Output(progress=False)
         with torch.random.fork_rng(devices=[]), output.open(self.training.epochs, self.epoch) as report:
             while self.epoch < self.training.epochs:
                 train_mode(self.network)
                 self.objective.train()
-                self.history.append(self._run_epoch(self.optimizer, inputs, labels, steps))
+                self.history.append(self._run_epoch(self.optimizer, inputs, labels, shown, steps))
                 self.epoch += 1
                 if self.checkpoint is not None and self.ranks.first:
                     self._save(self.checkpoint)
@@ -104,10 +113,16 @@ class Trainer:
         return self.history
 
     def _run_epoch(
-        self, optimizer: torch.optim.Optimizer, inputs: Tensor, labels: npt.NDArray[np.int64], steps: int
+        self,
+        optimizer: torch.optim.Optimizer,
+        inputs: Tensor,
+        labels: npt.NDArray[np.int64],
+        shown: npt.NDArray[np.int64],
+        steps: int,
     ) -> dict[str, float]:
         totals: dict[str, float] = {}
-        for number, rows in enumerate(batches(labels, steps, self.seed, self.epoch)):
+        for number, places in enumerate(batches(labels[shown], steps, self.seed, self.epoch)):
+            rows = shown[places]
             now = TrainingProgress(self.epoch * steps + number, self.training.epochs * steps)
             for name, value in self._step(optimizer, inputs, labels, rows, now).items():
                 totals[name] = totals.get(name, 0.0) + value
