@@ -96,15 +96,15 @@ def summarise(runs: dict[str, Any], method: str) -> str:
 
 def new_table() -> str:
     """New intents, K given and estimated: means over splits."""
-    frozen = read("text")["discover"]
+    frozen, tuned = read("text")["discover"], read("text_finetune")["discover"]
     rows = []
     for name, title in SETS.items():
         for place, ratio in enumerate(RATIOS):
-            runs = frozen[name].get(ratio, {})
-            cells = [f"{title}, {float(ratio):.0%}"]
+            runs, other = (found.get(name, {}).get(ratio, {}) for found in (frozen, tuned))
+            cells = [f"{title}, {float(ratio):.0%}", summarise(other, "tuned, K given")]
             cells += [summarise(runs, one) for one in ("learn, K given", "discover, K given", "discover, K estimated")]
             rows.append([*cells, *(f"{figures[place]:.1f}" for figures in PUBLISHED_NEW[name].values())])
-    head = ["known", "`learn`", "`discover`", "`discover`, K estimated", "MTP-CLNN", "USNID"]
+    head = ["known", "fine-tuned, `learn`", "`learn`", "`discover`", "`discover`, K estimated", "MTP-CLNN", "USNID"]
     return table(head, rows)
 
 
