@@ -30,7 +30,7 @@ def test_a_suites_report_opens_draws_and_sorts(browser, digits_report):
     plots = page.locator(".plot").all()
     assert len(plots) >= 5
     for plot in plots:
-        assert plot.locator(".trace, .bars .point, .hm image, .heatmaplayer image").count() >= 1
+        assert plot.locator("svg path, svg rect, svg image").count() >= 1
     page.locator("th button", has_text="AUROC ↑").first.click()
     cells = page.eval_on_selector_all(
         ".sortable:first-of-type tbody td:nth-child(4)", "cells => cells.map(c => parseFloat(c.textContent))"

@@ -214,7 +214,7 @@ HOSTILE = {
     "a redirect": (b"HTTP/1.1 302 Go\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n", "answers 302"),
     "a lasting redirect": (b"HTTP/1.1 308 Go\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n", "answers 308"),
     "no HTTP": (b"\x00\x01 hello\r\n\r\n", "no answer in HTTP"),
-    "nothing": (b"", "without response|reset"),
+    "nothing": (b"", "no answer in HTTP|reset"),
 }
 
 

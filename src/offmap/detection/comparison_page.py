@@ -56,18 +56,22 @@ def format_table(comparison: Comparison) -> str:
 
 def _known_table(comparison: Comparison) -> str:
     """Format what known inputs say: accuracy after shaping, and how many of them a threshold for 95 % accepts."""
-    width = max(map(len, [*(found.detector.chosen for found in comparison.measurements.values()), "method"]))
+    measured = comparison.measurements.values()
+    width = max(map(len, [*(found.shown for found in measured), "method"]))
     lines = [f"{'method':<{width}}{'ID acc':>8}{'coverage':>10}{'fit s':>9}{'score s':>9}"]
-    for found in comparison.measurements.values():
+    tried: list[str] = []
+    for found in measured:
         accuracy, coverage = ("-" if x is None else f"{100 * x:.2f}" for x in (found.id_accuracy, found.coverage))
         lines.append(
-            f"{found.detector.chosen:<{width}}{accuracy:>8}{coverage:>10}"
-            f"{found.fit_seconds:>9.3f}{found.score_seconds:>9.3f}"
+            f"{found.shown:<{width}}{accuracy:>8}{coverage:>10}{found.fit_seconds:>9.3f}{found.score_seconds:>9.3f}"
         )
-        lines += [f"  tried: {_trial(trial)}" for trial in found.detector.trials]
+        if found.shown != found.detector.chosen:
+            tried.append(f"{found.method} is {found.detector.chosen}")
+        tried += [f"  tried: {_trial(trial)}" for trial in found.detector.trials]
     return "\n".join(
         [
             *lines,
+            *tried,
             f"per cent of {comparison.sizes[KNOWN]} known test inputs; coverage at a threshold that should accept 95 %",
         ]
     )
@@ -169,7 +173,7 @@ def _add_known(comparison: Comparison, page: Page) -> None:
     page.section("All methods").table(
         ["method", "ID accuracy ↑", "coverage", "fit s", "score s"],
         [
-            [found.detector.chosen, _percent(found.id_accuracy), _percent(found.coverage), found.fit_seconds,
+            [found.shown, _percent(found.id_accuracy), _percent(found.coverage), found.fit_seconds,
              found.score_seconds]
             for found in comparison.measurements.values()
         ],
@@ -178,7 +182,9 @@ def _add_known(comparison: Comparison, page: Page) -> None:
     for found in comparison.measurements.values():
         if found.detector.trials:
             page.section(f"What {found.detector} tried").text(
-                "\n".join(f"- {_trial(trial)}" for trial in found.detector.trials)
+                "\n".join(
+                    [f"Chosen: `{found.detector.chosen}`", "", *(f"- {_trial(each)}" for each in found.detector.trials)]
+                )
             )
 
 

@@ -59,6 +59,11 @@ class Measurement:
     score_seconds: float
 
     @property
+    def shown(self) -> str:
+        """The name in tables and figures, as of a `Row`."""
+        return _short(self.method, self.detector.chosen)
+
+    @property
     def coverage(self) -> float | None:
         """The share of known test inputs accepted at a threshold that should accept 95 %.
 
@@ -158,12 +163,16 @@ class Row:
     @property
     def shown(self) -> str:
         """The name in tables and figures: what was chosen, or what was asked for where that is too long."""
-        return self.method if len(self.chosen) > LONGEST else self.chosen
+        return _short(self.method, self.chosen)
 
     def metric(self, name: str) -> float:
         """Return a metric by name, one of the four usual ones or another."""
         value: float = getattr(self, name) if name in STANDARD else self.more[name]
         return value
+
+
+def _short(method: str, chosen: str) -> str:
+    return method if len(chosen) > LONGEST else chosen
 
 
 @dataclass
