@@ -159,6 +159,17 @@ def test_whitening_and_shrinking() -> None:
     assert whitening(ill).dtype == torch.float64, "an ill-conditioned covariance is kept in float64"
 
 
+@pytest.mark.parametrize("smallest", [1e-2, 1e-6, 1e-9])
+def test_whitening_is_the_inverse_whichever_decomposition_is_taken(smallest: float) -> None:
+    rng = np.random.default_rng(1)
+    turn = np.linalg.qr(rng.normal(size=(40, 40)))[0]
+    values = np.geomspace(1, smallest, 40)
+    root = whitening(torch.from_numpy(turn * values @ turn.T)).double().numpy()
+    rows = rng.normal(size=(30, 40))
+    expected = (rows @ turn) ** 2 @ (1 / values)
+    np.testing.assert_allclose(((rows @ root) ** 2).sum(axis=1), expected, rtol=1e-3)
+
+
 def test_labels_are_read_as_classes_not_as_numbers() -> None:
     known = blobs(120)
     shifted = rebuilt(known, labels=np.array([7, 0, 3])[known.labels], head=None)

@@ -45,6 +45,8 @@ def whitening(covariance: Tensor) -> Tensor:
     tensor([[0.5000, 0.0000],
             [0.0000, 0.2500]])
     """
+    if (root := _triangular_root(covariance)) is not None:
+        return root.float()
     values, vectors = torch.linalg.eigh(covariance)
     kept = values > CUTOFF * values.abs().max()
     if not bool(kept.all()):
@@ -57,6 +59,20 @@ def whitening(covariance: Tensor) -> Tensor:
     root = vectors[:, kept] / values[kept].sqrt()
     condition = values[kept].max() / values[kept].min() if bool(kept.any()) else torch.tensor(1.0)
     return root.float() if condition <= FLOAT32_CONDITION else root
+
+
+def _triangular_root(covariance: Tensor) -> Tensor | None:
+    """Invert the Cholesky factor, a tenth of the work of eigenvectors; `None` unless float32 surely suffices.
+
+    The largest eigenvalue is at most the Frobenius norm, and one over the smallest at most the trace of the inverse, so
+    that their product bounds the condition without any eigenvalue.
+    """
+    factor, failed = torch.linalg.cholesky_ex(covariance.double())
+    if bool(failed):
+        return None
+    inverse = torch.linalg.solve_triangular(factor, torch.eye(len(factor), dtype=factor.dtype), upper=False)
+    bound = torch.linalg.matrix_norm(covariance.double()) * inverse.square().sum()
+    return inverse.T.contiguous() if bool(bound <= FLOAT32_CONDITION) else None
 
 
 def _whitened(features: Tensor, state: Mapping[str, Tensor]) -> Tensor:
