@@ -237,7 +237,10 @@ class GEN(Score):
 
 
 def smooth_templates(means: Tensor, counts: Tensor, classes: Tensor) -> Tensor:
-    """Smooth mean predictions of few inputs by one made-up input each; others are left as they are.
+    """Fill up mean predictions of few inputs to ten inputs, by made-up ones that are certain of the class.
+
+    A template of few inputs that happen to be unsure would make every sure input look far. The made-up ones draw it
+    towards the template by which the divergence orders inputs as their largest probability does.
 
     Parameters
     ----------
@@ -257,21 +260,19 @@ def smooth_templates(means: Tensor, counts: Tensor, classes: Tensor) -> Tensor:
     --------
     >>> import torch
     >>> smooth_templates(torch.tensor([[0.8, 0.2, 0.0]]), torch.tensor([1.0]), torch.tensor([0]))
-    tensor([[0.8000, 0.1500, 0.0500]])
+    tensor([[0.9800, 0.0200, 0.0000]])
     """
-    own = means.gather(1, classes[:, None])
-    usual = (counts / counts.sum()) @ own[:, 0]
-    made = ((1 - usual) / max(means.shape[1] - 1, 1)).expand(means.shape).clone()
-    made.scatter_(1, classes[:, None], usual.expand(len(means), 1))
-    return torch.where((counts < FEW)[:, None], (means * counts[:, None] + made) / (counts[:, None] + 1), means)
+    certain = torch.nn.functional.one_hot(classes, means.shape[1]).to(means.dtype)
+    share = (counts / FEW).clamp(max=1)[:, None]
+    return share * means + (1 - share) * certain
 
 
 @register
 class KLMatching(Score):
     """Minus the smallest KL divergence of the prediction from the mean prediction of any predicted class.
 
-    The mean over fewer than 10 known inputs is smoothed, with a warning: as if there were one more input, whose
-    probability of the class is the usual one and which leaves the rest evenly to the others.
+    The mean over fewer than 10 known inputs is smoothed, with a warning: as if the missing ones were certain of the
+    class.
     """
 
     name = "kl_matching"
