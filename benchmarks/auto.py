@@ -3,8 +3,8 @@
 For every pair of a network and an unknown set: AUROC and FPR95 of ``auto`` and ``auto(fast)``, of every single method,
 of the best of these in hindsight (for each figure its own), and of the single method that validation on noise would
 choose: features drawn independently with the mean and the spread of the known ones. The regret is what ``auto`` loses
-against hindsight. Networks that ``auto`` was developed on and others stand apart; see `auto_pairs.py` and, for sets that
-are fetched, `auto_public.py`.
+against hindsight. Networks that ``auto`` was developed on and others stand apart; see `auto_pairs.py` and, for sets
+that are fetched, `auto_public.py`.
 
 ``python benchmarks/auto.py`` writes ``results/auto.json``; ``--only NAME`` measures one network again, ``--auto`` only
 what ``auto`` gives on it, ``--again`` only what the present rule makes of the evidence that is there.

@@ -72,9 +72,9 @@ def read_fruits() -> Labelled:
     from PIL import Image
 
     net = offmap.Network.onnx(FOLDER / "resnet50.onnx", layer="features")
-    folders = sorted(path for path in (FOLDER / "Fruit-Images-Dataset/Training").iterdir() if path.is_dir())[::2][:FRUITS]
+    found = sorted(path for path in (FOLDER / "Fruit-Images-Dataset/Training").iterdir() if path.is_dir())
     rows, labels = [], []
-    for number, folder in enumerate(folders):
+    for number, folder in enumerate(found[::2][:FRUITS]):
         files = sorted(folder.glob("*.jpg"))
         chosen = files[:: max(1, len(files) // PICTURES)][:PICTURES]
         pixels = [np.asarray(Image.open(file).convert("RGB").resize((SIDE, SIDE)), dtype=np.float32) for file in chosen]
