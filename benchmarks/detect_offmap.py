@@ -34,6 +34,11 @@ def score(method: str) -> None:
     HELD["scores"] = HELD[method].score(HELD["test"])
 
 
+def forget(method: str) -> None:
+    """Give up a fitted detector, so that its memory does not count for the next one."""
+    del HELD[method]
+
+
 def write(file: str) -> None:
     """Save the last scores."""
     np.save(file, HELD["scores"])
@@ -87,5 +92,5 @@ def fit_mapped(method: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    tasks = (load, fit, score, write, products, compare, odin, warm_up, fit_mapped)
+    tasks = (load, fit, score, forget, write, products, compare, odin, warm_up, fit_mapped)
     serve({task.__name__: task for task in tasks})

@@ -129,6 +129,11 @@ def score(method: str, batch: int | None = None) -> None:
     HELD["scores"] = torch.cat([call(part) for part in parts])
 
 
+def forget(method: str) -> None:
+    """Give up a fitted detector, so that its memory does not count for the next one."""
+    del HELD[method]
+
+
 def write(file: str) -> None:
     """Save the last scores, higher = known as offmap has it."""
     np.save(file, -HELD["scores"].detach().double().numpy())
@@ -203,4 +208,4 @@ def odin(folder: str, weights: str, file: str, epsilon: float) -> None:
 
 
 if __name__ == "__main__":
-    serve({f.__name__: f for f in (load, fit, score, write, compare, compare_by_hand, odin)})
+    serve({f.__name__: f for f in (load, fit, score, forget, write, compare, compare_by_hand, odin)})

@@ -4,8 +4,8 @@
 
 ReAct's percentile, DICE's sparsity, both together, k-NN's k and share of known inputs, k-NN after ReAct, ReAct with
 other scores, how unit means of unknown inputs are distributed, and how few weights carry a class. Fitted on half of
-5,000 validation pictures, two or three a class, and tested on the other half against 1,200 pictures of 10 of DTD's 47
-classes; nothing is chosen here. Results go to ``benchmarks/results/imagenet.json``.
+5,000 validation pictures, 2.5 a class on average, and tested on the other half against 1,200 pictures of 10 of DTD's 47
+classes; nothing is chosen here. Results go to ``benchmarks/results/imagenet.json``, two figures to ``docs``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from scipy.stats import spearmanr
 import kept
 import offmap
 from offmap.metrics.detection import detection_report
+from offmap.plots import activation_pattern
+from offmap.plots.svg import draw_svg
+from thesis.plots import contribution_curves
 
 RESULTS = Path(__file__).parent / "results" / "imagenet.json"
+EVERY, SHOWN = 8, 0  # units between two that are drawn; the class whose contributions are
 PERCENTILES = (10, 65, 80, 85, 90, 95, 99)
 SPARSITIES = (0.1, 0.3, 0.5, 0.7, 0.9, 0.99)
 SWEEPS: dict[str, list[str]] = {
@@ -117,6 +121,33 @@ def explanations(acts: tuple[offmap.Activations, ...]) -> dict[str, Any]:
     }
 
 
+def class_sizes(acts: tuple[offmap.Activations, ...]) -> dict[str, int]:
+    """How many classes have no, one, two … inputs to fit on."""
+    known = acts[0]
+    assert known.labels is not None
+    assert known.head is not None
+    sizes = np.bincount(known.labels, minlength=known.head.n_classes)
+    return {str(size): int(count) for size, count in enumerate(np.bincount(sizes))}
+
+
+def draw(acts: tuple[offmap.Activations, ...], folder: Path) -> None:
+    """The thesis' first figure and its figure of contributions, every eighth unit, so that the files stay small."""
+    known, test, textures = acts
+    assert known.head is not None
+    some = slice(None, None, EVERY)
+    cut = float(np.percentile(known.features, 90))
+    pattern = activation_pattern(
+        test.features[:, some], textures.features[:, some], clip=cut, title="Units of Keras' ResNet-50, mean and spread"
+    )
+    weight = known.head.weight[SHOWN, some]
+    curves = contribution_curves(
+        test.features[:, some] * weight, textures.features[:, some] * weight, title=f"Contributions to class {SHOWN}"
+    )
+    for name, figure in (("activations", pattern), ("contributions", curves)):
+        label = str(figure.layout.title.text)
+        (folder / f"imagenet-{name}.svg").write_text(draw_svg(figure, label=label, paper="white") + "\n")
+
+
 def _correlate(first: np.ndarray, second: np.ndarray) -> float:
     return round(float(spearmanr(first, second).statistic), 3)
 
@@ -126,7 +157,8 @@ def main() -> None:
     parser.add_argument("--sweeps", nargs="*", choices=list(SWEEPS), default=list(SWEEPS))
     chosen = parser.parse_args().sweeps
     acts = load()
-    kept.add(RESULTS, {"why below chance": explanations(acts)})
+    draw(acts, RESULTS.parents[2] / "docs")
+    kept.add(RESULTS, {"why below chance": explanations(acts), "classes by inputs to fit on": class_sizes(acts)})
     kept.add(RESULTS, {"unit means": patterns(acts), "contributions": contributions(acts)})
     for name in chosen:
         print(name, flush=True)

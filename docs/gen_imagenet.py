@@ -148,8 +148,10 @@ def speed_table() -> Table:
         sides = [cell[name] for name in ("offmap", "pytorch-ood")]
         seconds = [f"{side['cpu_seconds']:.2f}" for side in sides]
         peaks = [f"{side['peak_megabytes']:.0f}" for side in sides]
-        lines.append([code(method), *seconds, f"{cell['ratio_of_cpu_time']:.1f}", *peaks])
-    return [["method", "offmap, s", "pytorch-ood, s", "ratio", "offmap, MB", "pytorch-ood, MB"], *lines]
+        ratio, rank = f"{cell['ratio_of_cpu_time']:.1f}", f"{cell['rank']:.3f}"
+        lines.append([code(method), *seconds, ratio, *peaks, rank])
+    head = ["offmap, s", "pytorch-ood, s", "ratio", "offmap, MB", "pytorch-ood, MB", "rank correlation of scores"]
+    return [["method", *head], *lines]
 
 
 def means_table(file: str, key: str) -> Table:

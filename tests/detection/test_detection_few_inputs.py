@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import offmap
+from offmap.bench.runner import expand_methods
 from offmap.detection.scores.few_inputs import optimal_shrinkage, shrink
 from offmap.errors import InputError, OffmapWarning
 from offmap.extra_passes import Layer
@@ -45,6 +46,13 @@ def auroc(spec: str, known: offmap.Activations, test: offmap.Activations, far: o
     scores = fitted.score(test), fitted.score(far)
     assert all(np.isfinite(part).all() for part in scores)
     return detection_report(*scores).auroc
+
+
+def test_every_method_that_reads_labels_is_tried_here() -> None:
+    specs = [spec for spec in expand_methods(["all"]) if not offmap.detector(spec).requirements.extras]
+    reads = {spec for spec in specs if offmap.detector(spec).requirements.labels}
+    assert reads - {"temperature_scaling|energy"} <= {*DISTANCES, *PREDICTED}  # with msp in place of energy
+    assert len(reads) > 7
 
 
 @settings(max_examples=12)

@@ -12,6 +12,7 @@ from typing import IO, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from offmap.data.read_ahead import read_ahead
 from offmap.data.samples import MAX_BYTES, Samples, check_size
 from offmap.errors import DependencyError, InputError
 from offmap.typing import Array
@@ -48,7 +49,11 @@ class ImageFolder:
         return decode_picture(self.files[index], self.size, self.mode)
 
     def batches(self, size: int = 256) -> Iterator[Array]:
-        """Yield the pictures in order, `size` at a time, so that memory stays bounded."""
+        """Yield the pictures in order, `size` at a time, in bounded memory; the next are read meanwhile."""
+        return read_ahead(self.stacks(size))
+
+    def stacks(self, size: int) -> Iterator[Array]:
+        """Yield the pictures in order, `size` at a time, each lot decoded when it is asked for."""
         for start in range(0, len(self), size):
             yield self._stacked(range(start, min(start + size, len(self))))
 
@@ -63,12 +68,13 @@ class ImageFolder:
     def _stacked(self, indices: range) -> Array:
         first = self[indices[0]]
         out = np.empty((len(indices), *first.shape), np.uint8)
-        for row, index in enumerate(indices):
+        out[0] = first
+        for row, index in enumerate(indices[1:], 1):
             image = self[index]
             if image.shape != first.shape:
                 raise InputError(
                     f"{self.files[index]}: {image.shape[0]}×{image.shape[1]} pixels, others have "
-                    f"{first.shape[0]}×{first.shape[1]}; give size=… to bring all to one size"
+                    f"{first.shape[0]}×{first.shape[1]}; give size=… (--image-size) to bring all to one size"
                 )
             out[row] = image
         return out

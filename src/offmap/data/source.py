@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from offmap.data.images import ImageFolder, holds_pictures, image_folder, scale_images
+from offmap.data.read_ahead import read_ahead
 from offmap.data.readers import read
 from offmap.data.samples import Samples
 from offmap.errors import InputError
@@ -21,7 +22,8 @@ from offmap.typing import Array
 class Batches:
     """Batches of ``(inputs, labels)``, or of inputs where there are no labels; made by `batches`.
 
-    It has a length and can be read any number of times, so an extraction that was cut short can be resumed.
+    It has a length and can be read any number of times, so an extraction that was cut short can be resumed. While a
+    batch is used, the next one is read and scaled in a thread.
     """
 
     inputs: Array | ImageFolder
@@ -38,9 +40,12 @@ class Batches:
         return -(-len(self.inputs) // self.size)
 
     def __iter__(self) -> Iterator[Any]:
+        return read_ahead(self._made())
+
+    def _made(self) -> Iterator[Any]:
         whole = self.inputs
         parts = (
-            whole.batches(self.size)
+            whole.stacks(self.size)
             if isinstance(whole, ImageFolder)
             else (whole[i : i + self.size] for i in range(0, len(whole), self.size))
         )

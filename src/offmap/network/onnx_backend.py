@@ -258,13 +258,16 @@ def evaluate(session: Any, names: Sequence[str], inputs: Any) -> list[Array]:
     step = min(fixed, default=size)
     parts = []
     for first in range(0, size, step):
-        rows = np.minimum(np.arange(first, first + step), size - 1)  # a fixed batch size must be filled
+        cut = feed
+        if step != size:  # a fixed batch size must be filled
+            rows = np.minimum(np.arange(first, first + step), size - 1)
+            cut = {name: value[rows] for name, value in feed.items()}
         try:
-            parts.append(session.run(names, {name: value[rows] for name, value in feed.items()}))
+            parts.append(session.run(names, cut))
         except Exception as error:  # the runtime has one kind of exception per failure
             misfits = [said for spec in specs if (said := _misfit(spec, feed[spec.name]))]
             raise RuntimeError("; ".join(misfits) or str(error).strip().splitlines()[0]) from error
-    return [np.concatenate(found)[:size] for found in zip(*parts, strict=True)]
+    return [(found[0] if len(found) == 1 else np.concatenate(found))[:size] for found in zip(*parts, strict=True)]
 
 
 def _misfit(spec: Any, given: Array) -> str | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -117,8 +120,12 @@ def _cut(chosen: ImageFolder, side: int, short: int) -> Any:
         with TemporaryFile() as held:
             inputs = np.memmap(held, np.uint8, "w+", shape=shape)
     edge = (short - side) // 2
-    for place in range(len(chosen)):  # one at a time: the larger pictures are never held together
+
+    def put(place: int) -> None:
         inputs[place] = chosen[place][edge : edge + side, edge : edge + side]
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # one each at a time: larger pictures are never held together
+        deque(threads.map(put, range(len(chosen))), maxlen=0)
     return inputs
 
 
