@@ -3,7 +3,9 @@
 ``python benchmarks/serve.py`` measures throughput and writes ``results/serve.json``; ``--soak 60`` sends mixed requests
 for an hour and writes ``results/serve-soak.json`` (with ``--clients`` and ``--pause`` for a machine that has other work
 to do; what should not have happened is the exit status); ``--learning 3`` measures latency while the service learns, in
-three turns with as long a time without after each, and writes ``results/serve-learning.json``. The server is a real
+three turns with as long a time without after each, and writes ``results/serve-learning.json``, or with ``--busy``,
+on a machine that has other work to do, ``results/serve-learning-busy.json``. How much the times without scatter by
+themselves is measured beside it: the p99 of the second halves over that of the first. The server is a real
 ``offmap serve`` on loopback; the clients are another process, so set ``OMP_NUM_THREADS`` to leave them a core.
 """
 
@@ -405,7 +407,8 @@ def learning(turns: int) -> dict[str, Any]:
                 assert client("POST", "/v1/triage/act", json.dumps(body).encode(), js)[0] == 200
             bodies = [npy(stream[k : k + 1]) for k in range(64)]
             taken: dict[str, list[list[float]]] = {"without": [], "while learning": []}
-            seconds = []
+            halves: dict[str, list[float]] = {"first": [], "second": []}
+            seconds, loads = [], []
 
             def send(until: Callable[[], bool]) -> list[float]:
                 found: list[float] = []
@@ -425,10 +428,13 @@ def learning(turns: int) -> dict[str, Any]:
                 busy = send(lambda: not is_learning(other))
                 lasted = time.monotonic() - began
                 wait_for_task(other)
-                end = time.monotonic() + lasted
-                taken["without"].append(send(lambda end=end: time.monotonic() > end or is_learning(other)))
+                for half in halves.values():
+                    end = time.monotonic() + lasted / 2
+                    half += send(lambda end=end: is_learning(other) or time.monotonic() > end)
+                taken["without"] = [halves["first"], halves["second"]]
                 taken["while learning"].append(busy)
                 seconds.append(lasted)
+                loads.append(os.getloadavg()[0])
             client.close()
             other.close()
         joined = {name: [one for turn in parts for one in turn] for name, parts in taken.items()}
@@ -437,7 +443,7 @@ def learning(turns: int) -> dict[str, Any]:
         return {
             "what": "single inputs to a small CNN on digits, one client; it is fine-tuned in a process of its own",
             "cores": os.cpu_count(),
-            "load_average": os.getloadavg(),
+            "load_average": loads,
             "threads": THREADS,
             "turns": turns,
             "seconds_of_learning": seconds,
@@ -445,6 +451,9 @@ def learning(turns: int) -> dict[str, Any]:
             "requests": {name: len(all_) for name, all_ in joined.items()},
             "p50_seconds": p50,
             "p99_seconds": p99,
+            "p99_second_half_without_over_first": float(
+                np.percentile(halves["second"], 99) / np.percentile(halves["first"], 99)
+            ),
             "p50_while_learning_over_without": p50["while learning"] / p50["without"],
             "p99_while_learning_over_without": p99["while learning"] / p99["without"],
         }
@@ -458,9 +467,11 @@ def main() -> None:
         "--pause", type=float, default=0.02, help="Seconds between two requests of a client, on average."
     )
     parser.add_argument("--learning", type=int, metavar="TURNS")
+    parser.add_argument("--busy", action="store_true", help="With --learning: the machine has other work to do.")
     chosen = parser.parse_args()
     if chosen.learning is not None:
-        name, found = "serve-learning", learning(chosen.learning)
+        name = "serve-learning-busy" if chosen.busy else "serve-learning"
+        found = learning(chosen.learning)
     elif chosen.soak is not None:
         name, found = "serve-soak", soak(chosen.soak, chosen.clients, chosen.pause)
     else:

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,14 +186,17 @@ def check_counts(world):
     assert world.service.unknowns.count_by_status() == {"open": 0, "resolved": 120, "discarded": 0}
 
 
-def test_a_crash_of_learning_harms_nothing(world):
+def test_a_crash_of_learning_harms_nothing(world, monkeypatch):
     number = named_groups(world)
     use_processes(world)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    monkeypatch.setattr("torch.get_num_threads", lambda: 4)
     before = world.triage.view()
     world.triage.learn(number)
     wait_until(lambda: world.triage._process is not None)
     own, pid = os.getpriority(os.PRIO_PROCESS, 0), world.triage._process._process.pid
     wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + 10, 19), seconds=60)
+    assert b"OMP_NUM_THREADS=3" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")  # one core is left to scoring
     world.triage._process._process.kill()
     world.triage.tasks.wait()
     view = world.triage.view()

@@ -74,7 +74,7 @@ def read_safetensors(file: Path) -> dict[str, Float32Array]:
     from safetensors import SafetensorError, deserialize
 
     try:
-        parts = deserialize(file.read_bytes())
+        parts = deserialize(file.read_bytes())  # type: ignore[no-untyped-call]
     except (OSError, SafetensorError) as error:
         raise InputError(f"{file}: not a readable file of weights ({error})") from error
     found: dict[str, Float32Array] = {}
