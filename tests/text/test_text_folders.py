@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -230,3 +231,15 @@ def test_a_fault_at_any_write_leaves_the_old_encoder_or_the_new(tmp_path: Path, 
             assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "encoder"]
         shutil.rmtree(left)
     assert not any(reached)  # it was refused, so it was not done
+
+
+@pytest.mark.parametrize("row", [b"", b"123", None, "text", np.full(8, np.nan, "<f4").tobytes(), b"\0" * 12])
+def test_a_cache_with_damaged_rows_gets_a_sentence(whole: Path, tmp_path: Path, row: object) -> None:
+    encoder = TextEncoder(whole, cache=tmp_path / "cache.sqlite")
+    wanted = encoder.encode(TEXTS, progress=False)
+    assert np.array_equal(encoder.encode(TEXTS, progress=False), wanted)
+    with sqlite3.connect(tmp_path / "cache.sqlite") as connection:
+        connection.execute("UPDATE embedding SET row = ? WHERE key = (SELECT min(key) FROM embedding)", [row])
+    connection.close()
+    with pytest.raises(StoreError, match="damaged"):
+        encoder.encode(TEXTS, progress=False)
