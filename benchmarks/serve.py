@@ -3,10 +3,11 @@
 ``python benchmarks/serve.py`` measures throughput and writes ``results/serve.json``; ``--soak 60`` sends mixed requests
 for an hour and writes ``results/serve-soak.json`` (with ``--clients`` and ``--pause`` for a machine that has other work
 to do; what should not have happened is the exit status); ``--learning 3`` measures latency while the service learns, in
-three turns with as long a time without after each, and writes ``results/serve-learning.json``, or with ``--busy``,
-on a machine that has other work to do, ``results/serve-learning-busy.json``. How much the times without scatter by
-themselves is measured beside it: the p99 of the second halves over that of the first. The server is a real
-``offmap serve`` on loopback; the clients are another process, so set ``OMP_NUM_THREADS`` to leave them a core.
+three turns with as long a time without after each, and writes ``results/serve-learning.json``. ``--busy`` is for a
+machine whose other work comes and goes: there the process that learns is stopped and continued every 25 requests, so
+that both kinds of time see the same load, and ``results/serve-learning-busy.json`` is written. How much the times
+without scatter by themselves is measured beside it: the p99 of one half of them over that of the other. The server is a
+real ``offmap serve`` on loopback; the clients are another process, so set ``OMP_NUM_THREADS`` to leave them a core.
 """
 
 from __future__ import annotations
@@ -390,13 +391,23 @@ def is_learning(client: Client) -> bool:
     return bool(view["job"]["running"])
 
 
-def learning(turns: int) -> dict[str, Any]:
+def find_child(pid: int) -> int:
+    """The process that a server has started."""
+    while True:
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has ended
+                if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
+                    return int(status.parent.name)
+        time.sleep(0.05)
+
+
+def learning(turns: int, busy: bool) -> dict[str, Any]:
     """Latency of single inputs while the service learns, over that without, turn by turn in one run."""
     js = {"content-type": "application/json"}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         stream = write_digits(folder)
-        with serving(folder, *LEARNABLE, "--learner", "finetune", "--max-forgetting", "1") as (_, url):
+        with serving(folder, *LEARNABLE, "--learner", "finetune", "--max-forgetting", "1") as (server, url):
             client, other = Client(url), Client(url)
             for start in range(0, len(stream), 64):
                 assert client("POST", "/v1/score", npy(stream[start : start + 64]), NPY)[0] == 200
@@ -406,38 +417,54 @@ def learning(turns: int) -> dict[str, Any]:
                 body = {"board": board["number"], "action": "name", "group": group["id"], "name": f"new {number}"}
                 assert client("POST", "/v1/triage/act", json.dumps(body).encode(), js)[0] == 200
             bodies = [npy(stream[k : k + 1]) for k in range(64)]
-            taken: dict[str, list[list[float]]] = {"without": [], "while learning": []}
+            taken: dict[str, list[float]] = {"while learning": []}
             halves: dict[str, list[float]] = {"first": [], "second": []}
             seconds, loads = [], []
+
+            def send_some() -> list[float]:
+                found: list[float] = []
+                for _ in range(25):
+                    began = time.perf_counter()
+                    status, _ = client("POST", "/v1/score", bodies[len(found) % 64], NPY)
+                    found.append(time.perf_counter() - began)
+                    assert status == 200
+                    time.sleep(PAUSE)
+                return found
 
             def send(until: Callable[[], bool]) -> list[float]:
                 found: list[float] = []
                 while not until():
-                    for _ in range(25):
-                        began = time.perf_counter()
-                        status, _ = client("POST", "/v1/score", bodies[len(found) % 64], NPY)
-                        found.append(time.perf_counter() - began)
-                        assert status == 200
-                        time.sleep(PAUSE)
+                    found += send_some()
                 return found
+
+            def take_turns() -> None:
+                learner, half = find_child(server.pid), 0
+                while is_learning(other):
+                    taken["while learning"] += send_some()
+                    with contextlib.suppress(ProcessLookupError):  # it is done
+                        os.kill(learner, signal.SIGSTOP)
+                        list(halves.values())[half].extend(send_some())
+                        os.kill(learner, signal.SIGCONT)
+                    half = 1 - half
 
             for _ in range(turns):
                 order = json.dumps({"board": board["number"]}).encode()
                 assert other("POST", "/v1/triage/learn", order, js)[0] == 200
                 began = time.monotonic()
-                busy = send(lambda: not is_learning(other))
+                if busy:
+                    take_turns()
+                else:
+                    taken["while learning"] += send(lambda: not is_learning(other))
                 lasted = time.monotonic() - began
                 wait_for_task(other)
-                for half in halves.values():
+                for half in halves.values() if not busy else ():
                     end = time.monotonic() + lasted / 2
                     half += send(lambda end=end: is_learning(other) or time.monotonic() > end)
-                taken["without"] = [halves["first"], halves["second"]]
-                taken["while learning"].append(busy)
                 seconds.append(lasted)
                 loads.append(os.getloadavg()[0])
             client.close()
             other.close()
-        joined = {name: [one for turn in parts for one in turn] for name, parts in taken.items()}
+        joined = {"without": halves["first"] + halves["second"], **taken}
         p99 = {name: float(np.percentile(all_, 99)) for name, all_ in joined.items()}
         p50 = {name: float(np.percentile(all_, 50)) for name, all_ in joined.items()}
         return {
@@ -446,6 +473,7 @@ def learning(turns: int) -> dict[str, Any]:
             "load_average": loads,
             "threads": THREADS,
             "turns": turns,
+            "stopped_every_25_requests": busy,
             "seconds_of_learning": seconds,
             "versions": versions(),
             "requests": {name: len(all_) for name, all_ in joined.items()},
@@ -471,7 +499,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.learning is not None:
         name = "serve-learning-busy" if chosen.busy else "serve-learning"
-        found = learning(chosen.learning)
+        found = learning(chosen.learning, chosen.busy)
     elif chosen.soak is not None:
         name, found = "serve-soak", soak(chosen.soak, chosen.clients, chosen.pause)
     else:
