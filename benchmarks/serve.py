@@ -3,8 +3,11 @@
 ``python benchmarks/serve.py`` measures throughput and writes ``results/serve.json``; ``--soak 60`` sends mixed requests
 for an hour and writes ``results/serve-soak.json`` (with ``--clients`` and ``--pause`` for a machine that has other work
 to do; what should not have happened is the exit status); ``--learning 3`` measures latency while the service learns, in
-three turns with as long a time without after each, and writes ``results/serve-learning.json``. The server is a real
-``offmap serve`` on loopback; the clients are another process, so set ``OMP_NUM_THREADS`` to leave them a core.
+three turns with as long a time without after each, and writes ``results/serve-learning.json``. ``--busy`` is for a
+machine whose other work comes and goes: there the process that learns is stopped and continued every 25 requests, so
+that both kinds of time see the same load, and ``results/serve-learning-busy.json`` is written. How much the times
+without scatter by themselves is measured beside it: the p99 of one half of them over that of the other. The server is a
+real ``offmap serve`` on loopback; the clients are another process, so set ``OMP_NUM_THREADS`` to leave them a core.
 """
 
 from __future__ import annotations
@@ -388,13 +391,23 @@ def is_learning(client: Client) -> bool:
     return bool(view["job"]["running"])
 
 
-def learning(turns: int) -> dict[str, Any]:
+def find_child(pid: int) -> int:
+    """The process that a server has started."""
+    while True:
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has ended
+                if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
+                    return int(status.parent.name)
+        time.sleep(0.05)
+
+
+def learning(turns: int, busy: bool) -> dict[str, Any]:
     """Latency of single inputs while the service learns, over that without, turn by turn in one run."""
     js = {"content-type": "application/json"}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         stream = write_digits(folder)
-        with serving(folder, *LEARNABLE, "--learner", "finetune", "--max-forgetting", "1") as (_, url):
+        with serving(folder, *LEARNABLE, "--learner", "finetune", "--max-forgetting", "1") as (server, url):
             client, other = Client(url), Client(url)
             for start in range(0, len(stream), 64):
                 assert client("POST", "/v1/score", npy(stream[start : start + 64]), NPY)[0] == 200
@@ -404,47 +417,71 @@ def learning(turns: int) -> dict[str, Any]:
                 body = {"board": board["number"], "action": "name", "group": group["id"], "name": f"new {number}"}
                 assert client("POST", "/v1/triage/act", json.dumps(body).encode(), js)[0] == 200
             bodies = [npy(stream[k : k + 1]) for k in range(64)]
-            taken: dict[str, list[list[float]]] = {"without": [], "while learning": []}
-            seconds = []
+            taken: dict[str, list[float]] = {"while learning": []}
+            halves: dict[str, list[float]] = {"first": [], "second": []}
+            seconds, loads = [], []
+
+            def send_some() -> list[float]:
+                found: list[float] = []
+                for _ in range(25):
+                    began = time.perf_counter()
+                    status, _ = client("POST", "/v1/score", bodies[len(found) % 64], NPY)
+                    found.append(time.perf_counter() - began)
+                    assert status == 200
+                    time.sleep(PAUSE)
+                return found
 
             def send(until: Callable[[], bool]) -> list[float]:
                 found: list[float] = []
                 while not until():
-                    for _ in range(25):
-                        began = time.perf_counter()
-                        status, _ = client("POST", "/v1/score", bodies[len(found) % 64], NPY)
-                        found.append(time.perf_counter() - began)
-                        assert status == 200
-                        time.sleep(PAUSE)
+                    found += send_some()
                 return found
+
+            def take_turns() -> None:
+                learner, half = find_child(server.pid), 0
+                while is_learning(other):
+                    taken["while learning"] += send_some()
+                    with contextlib.suppress(ProcessLookupError):  # it is done
+                        os.kill(learner, signal.SIGSTOP)
+                        list(halves.values())[half].extend(send_some())
+                        os.kill(learner, signal.SIGCONT)
+                    half = 1 - half
 
             for _ in range(turns):
                 order = json.dumps({"board": board["number"]}).encode()
                 assert other("POST", "/v1/triage/learn", order, js)[0] == 200
                 began = time.monotonic()
-                busy = send(lambda: not is_learning(other))
+                if busy:
+                    take_turns()
+                else:
+                    taken["while learning"] += send(lambda: not is_learning(other))
                 lasted = time.monotonic() - began
                 wait_for_task(other)
-                end = time.monotonic() + lasted
-                taken["without"].append(send(lambda end=end: time.monotonic() > end or is_learning(other)))
-                taken["while learning"].append(busy)
+                for half in halves.values() if not busy else ():
+                    end = time.monotonic() + lasted / 2
+                    half += send(lambda end=end: is_learning(other) or time.monotonic() > end)
                 seconds.append(lasted)
+                loads.append(os.getloadavg()[0])
             client.close()
             other.close()
-        joined = {name: [one for turn in parts for one in turn] for name, parts in taken.items()}
+        joined = {"without": halves["first"] + halves["second"], **taken}
         p99 = {name: float(np.percentile(all_, 99)) for name, all_ in joined.items()}
         p50 = {name: float(np.percentile(all_, 50)) for name, all_ in joined.items()}
         return {
             "what": "single inputs to a small CNN on digits, one client; it is fine-tuned in a process of its own",
             "cores": os.cpu_count(),
-            "load_average": os.getloadavg(),
+            "load_average": loads,
             "threads": THREADS,
             "turns": turns,
+            "stopped_every_25_requests": busy,
             "seconds_of_learning": seconds,
             "versions": versions(),
             "requests": {name: len(all_) for name, all_ in joined.items()},
             "p50_seconds": p50,
             "p99_seconds": p99,
+            "p99_second_half_without_over_first": float(
+                np.percentile(halves["second"], 99) / np.percentile(halves["first"], 99)
+            ),
             "p50_while_learning_over_without": p50["while learning"] / p50["without"],
             "p99_while_learning_over_without": p99["while learning"] / p99["without"],
         }
@@ -458,9 +495,11 @@ def main() -> None:
         "--pause", type=float, default=0.02, help="Seconds between two requests of a client, on average."
     )
     parser.add_argument("--learning", type=int, metavar="TURNS")
+    parser.add_argument("--busy", action="store_true", help="With --learning: the machine has other work to do.")
     chosen = parser.parse_args()
     if chosen.learning is not None:
-        name, found = "serve-learning", learning(chosen.learning)
+        name = "serve-learning-busy" if chosen.busy else "serve-learning"
+        found = learning(chosen.learning, chosen.busy)
     elif chosen.soak is not None:
         name, found = "serve-soak", soak(chosen.soak, chosen.clients, chosen.pause)
     else:

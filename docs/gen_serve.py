@@ -9,11 +9,13 @@ import json
 import re
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from offmap.service.settings import Settings
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
+AIM = 1.5  # times the 99th percentile without learning
 
 
 def settings() -> str:
@@ -75,9 +77,20 @@ def learning() -> str:
         {found["p99_while_learning_over_without"]:.2f} times that without, and the median
         {found["p50_while_learning_over_without"]:.2f} times (single inputs of a small network, one client,
         {found["turns"]} turns of each, {found["cores"]} cores without other work). On the same
-        machine under a load of {busy["load_average"][0]:.0f}, with one thread and {busy["turns"]} turns, it was
-        {busy["p99_while_learning_over_without"]:.2f} times: the aim of 1.5 holds where the cores are free."""
+        machine under a load of {busy["load_average"][0]:.0f}, where the process that learns was stopped and continued
+        every 25 requests so that both kinds of time saw the same load, it was
+        {busy["p99_while_learning_over_without"]:.2f} times; one half of the times without had
+        {busy["p99_second_half_without_over_first"]:.2f} times the 99th percentile of the other.
+        {_judge(found, busy)}"""
     return _wrap(text)
+
+
+def _judge(found: dict[str, Any], busy: dict[str, Any]) -> str:
+    """Whether the aim holds, with and without other work."""
+    alone, beside = (one["p99_while_learning_over_without"] <= AIM for one in (found, busy))
+    if alone and beside:
+        return f"The aim of {AIM} holds in both."
+    return f"The aim of {AIM} holds where the cores are free." if alone else f"The aim of {AIM} is not reached."
 
 
 def guarantees() -> str:

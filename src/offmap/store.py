@@ -9,8 +9,9 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
-from offmap.errors import OffmapError, StoreError
+from offmap.errors import InputError, OffmapError, StoreError
 
 FORMAT = 1
 _KEY = "offmap"
@@ -232,6 +233,77 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
             ) from error
         raise
     _sync_folder(file.parent)
+
+
+def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
+    """Write a folder of files beside `path` and rename it into place, so that files of two writings never mix.
+
+    Parameters
+    ----------
+    path : str or path
+        The folder. One that holds other files than `files` names is refused, as it would be replaced whole.
+    files : mapping of str to bytes
+        Contents by their names inside the folder, such as ``"part/config.json"``.
+
+    Raises
+    ------
+    InputError
+        If the folder holds other files.
+    StoreError
+        If it cannot be written; what was there before is untouched.
+
+    Examples
+    --------
+    >>> folder = Path(tempfile.mkdtemp()) / "made"
+    >>> write_folder(folder, {"a.json": b"{}", "part/b.json": b"[]"})
+    >>> (folder / "part" / "b.json").read_text()
+    '[]'
+    """
+    check_replaceable(path, files)
+    target = Path(path).absolute()
+    temporary, old = (target.with_name(f".{target.name}.{part}{os.getpid()}") for part in ("new", "old"))
+    try:
+        for name, content in files.items():
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(temporary / name, content)
+        if target.exists():
+            os.replace(target, old)  # two renames: a kill between them leaves both folders whole, under these names
+        try:
+            os.replace(temporary, target)
+        except OSError:
+            if old.exists():
+                os.replace(old, target)
+            raise
+    except OSError as error:
+        raise StoreError(
+            f"{target}: could not be written ({error.strerror}); what was there before is untouched"
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+    _sync_folder(target.parent)
+
+
+def check_replaceable(path: str | os.PathLike[str], names: Iterable[str]) -> None:
+    """Raise an `InputError` if a folder that `write_folder` would replace holds files of other names.
+
+    Parameters
+    ----------
+    path : str or path
+        The folder; it need not exist.
+    names : iterable of str
+        Of the files that are written.
+    """
+    target, own = Path(path), {Path(name) for name in names}
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{target}: there is a file of this name; name a folder")
+    others = sorted(
+        str(file.relative_to(target))
+        for file in target.rglob("*")
+        if not file.is_dir() and file.relative_to(target) not in own
+    )
+    if others:
+        raise InputError(f"{target}: the folder holds other files, such as {others[0]}; name another one")
 
 
 def _umask() -> int:

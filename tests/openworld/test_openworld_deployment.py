@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 import torch
 
 import offmap
-from offmap.errors import InputError, StoreError
+from offmap.errors import InputError, OffmapError, StoreError
 from offmap.network import Network
 from offmap.openworld import ClassifierUpdate, Deployment
+from offmap.openworld.network_files import restore_network
 
 NAMES = ("ant", "bee", "cat")
 
@@ -73,6 +75,30 @@ def test_an_extended_network_comes_back_whole(tmp_path):
     made = deploy(extended, pictures)
     made.save(tmp_path / "d.offmap")
     same_answers(made, offmap.load(tmp_path / "d.offmap"), pictures[:40])
+
+
+def test_a_graph_inside_a_file_reads_no_file_beside_it(tmp_path, monkeypatch):
+    """Where all programs keep temporary files, anyone could put its weights."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "weights.bin").write_bytes(np.ones(18, np.float32).tobytes())
+    weight = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[6, 3])
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "weights.bin"), ("offset", "0"), ("length", "72")):
+        weight.external_data.add(key=key, value=value)
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", n]) for name, n in (("x", 6), ("y", 3))
+    )
+    graph = onnx.helper.make_graph([onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+    content = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]).SerializeToString()
+    parts = {"kind": "onnx", "layer": None}, {"graph": np.frombuffer(content, np.uint8)}
+    network = restore_network(*parts, None)
+    with pytest.raises(OffmapError, match="not a readable ONNX model"):
+        network.extract(rows(2), progress=False)
+    del network
+    gc.collect()
+    assert [file.name for file in tmp_path.iterdir()] == ["weights.bin"]  # and nothing is left behind
 
 
 def test_an_onnx_network_comes_back_whole(tmp_path):

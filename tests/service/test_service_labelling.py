@@ -196,6 +196,39 @@ def test_known_classes_discarded_disputed_and_missing_labels(client, tmp_path):
         TriageClient("http://127.0.0.1:1").make_tasks()
 
 
+def test_labels_do_not_overwrite_what_someone_does_meanwhile(client, monkeypatch):
+    labels = {task.id: "dog" for task in client.make_tasks(6)}
+    board = client.read_board()
+    first = board["groups"][0]["id"]
+
+    def read_then_someone_edits():
+        monkeypatch.undo()
+        client._act(dict(board), "name", group=first, name="theirs")
+        return dict(board)
+
+    monkeypatch.setattr(client, "read_board", read_then_someone_edits)
+    with pytest.raises(InputError, match="answered 409"):
+        client.apply_labels(labels)
+    assert "theirs" in names_on_page(client)
+    client.apply_labels(labels)
+    assert "theirs" not in names_on_page(client)
+
+
+@pytest.mark.parametrize("answer", [None, 3, "x", [3], {}, [{}], [{"annotations": 1}], {"items": [[]]}, {"items": 1}])
+def test_a_tool_that_answers_otherwise_than_documented_gets_a_sentence(answer):
+    tool = Tool([(".*", lambda kept, body: answer)])
+    for pull in (
+        lambda: LabelStudioProject(tool.url, "t").pull(1),
+        lambda: ArgillaDataset(tool.url, "k", "w").pull("d"),
+    ):
+        try:
+            assert pull() == {}
+        except InputError as error:
+            told = str(error)
+            assert "another form" in told
+    tool.close()
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_no_token_follows_a_redirect(status):
     class Redirect(BaseHTTPRequestHandler):

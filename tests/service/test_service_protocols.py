@@ -65,6 +65,8 @@ def test_inference_by_the_documented_schema(server) -> None:
         (features(KNOWN, shape=[1] * 69 + [WIDTH]), 422, "1 to 8 whole numbers"),
         (features(KNOWN, shape=[2] * 10_000), 422, "1 to 8 whole numbers"),
         (features(KNOWN, data=[[]] * 500_000), 413, "lists in one request"),
+        (features(KNOWN, datatype="INT32", data=[1.5] * WIDTH), 422, "whole numbers are needed for INT32"),
+        (features(KNOWN, datatype="UINT8", data=[-1] * WIDTH), 422, "numbers beyond UINT8"),
     ],
 )
 def test_a_request_that_does_not_follow_the_protocol(server, tensor, status, said) -> None:
@@ -105,6 +107,25 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_stored(server, mo
     assert status in (400, 422), answer
     assert said in answer["error"]
     assert server.unknown_ids() == before
+
+
+@pytest.mark.parametrize(
+    ("binary", "said"),
+    [
+        (b"\x05\0\0\0hello\x09\0\0\0wor", "text 1 ends after the 16 binary bytes"),
+        (b"\x05\0\0\0hello\x09\0", "text 1 ends after the 11 binary bytes"),
+        (b"\x05\0\0\0hello", "texts: 1 for the shape [2]"),
+        (b"\x01\0\0\0a" * 3, "texts: 3 for the shape [2]"),
+        (b"\xff" * 4 + b"hello", "text 0 ends after the 9 binary bytes"),
+        (b"\x05\0\0\0hello\x02\0\0\0\xff\xfe", "text 1 is not UTF-8 (at byte 0)"),
+    ],
+)
+def test_binary_texts_are_read_as_they_were_sent_or_refused(server, binary, said) -> None:
+    head = json.dumps({"inputs": [{"name": "texts", "shape": [2], "datatype": "BYTES"}]}).encode()
+    headers = {"inference-header-content-length": str(len(head))}
+    status, _, answer = server.call("POST", "/v2/models/guard/infer", head + binary, headers)
+    assert status == 422
+    assert said in answer["error"]
 
 
 def test_an_output_that_is_asked_for_often_is_answered_once(server) -> None:
@@ -196,6 +217,27 @@ def test_events_are_sent_until_they_are_confirmed(sink, tmp_path) -> None:
     sink.status = 200
     assert publisher().publish() == 4  # rather twice than never
     store.close()
+
+
+def test_events_of_a_store_that_was_made_anew_are_sent_though_its_positions_begin_anew(sink, tmp_path) -> None:
+    def run(*ids):
+        store = open_unknown_store(tmp_path)
+        store.add([UnknownInput(id, time.time(), -3.0, 0.01) for id in ids])
+        EventPublisher(store, sink.url, tmp_path / "events.json").publish()
+        store.close()
+        return [event["id"] for event in sink.events]
+
+    assert run("a", "b", "c") == ["a", "b", "c"]
+    for file in tmp_path.glob("pile.sqlite*"):
+        file.unlink()
+    assert run("d", "e") == ["a", "b", "c", "d", "e"]  # fewer than were sent before
+    for file in tmp_path.glob("pile.sqlite*"):
+        file.unlink()
+    assert run("f", "g", "h") == ["a", "b", "c", "d", "e", "f", "g", "h"]  # more than that
+    for kept in ('{"after": 1e400}', '{"after": -5}', '{"after": 99999999999999999999999}', "3", '{"after": null}'):
+        (tmp_path / "events.json").write_text(kept)
+        sink.events.clear()
+        assert run() == ["f", "g", "h"]  # rather twice than never
 
 
 def test_a_running_service_sends_events(launcher, sink, tmp_path) -> None:

@@ -6,19 +6,23 @@ import json
 import os
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import uvicorn
 from service_kit import call, guard_of, make_network, npy, wait_until
 from triage_kit import OLD, Scenario, rows_of
 
 import offmap
 from offmap.errors import InputError, StoreError
+from offmap.network import Network
 from offmap.service import Deployment, Service, Settings, create_app, unknowns
 from offmap.service.loading import DeploymentFiles
 from offmap.service.request_errors import RequestError, hide_folders
 from offmap.service.requests import NPY
+from offmap.service.stores import open_unknown_store
 from offmap.service.triage.inputs import make_thumbnail, read_unknown_inputs
 from offmap.service.triage.journal import Journal
 from offmap.service.triage.process import TriageProcess, _lacks_memory
@@ -185,14 +189,17 @@ def check_counts(world):
     assert world.service.unknowns.count_by_status() == {"open": 0, "resolved": 120, "discarded": 0}
 
 
-def test_a_crash_of_learning_harms_nothing(world):
+def test_a_crash_of_learning_harms_nothing(world, monkeypatch):
     number = named_groups(world)
     use_processes(world)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    monkeypatch.setattr("torch.get_num_threads", lambda: 4)
     before = world.triage.view()
     world.triage.learn(number)
     wait_until(lambda: world.triage._process is not None)
     own, pid = os.getpriority(os.PRIO_PROCESS, 0), world.triage._process._process.pid
     wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + 10, 19), seconds=60)
+    assert b"OMP_NUM_THREADS=3" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")  # one core is left to scoring
     world.triage._process._process.kill()
     world.triage.tasks.wait()
     view = world.triage.view()
@@ -512,6 +519,25 @@ def test_inputs_of_the_most_frequent_shape_are_grouped_and_only_the_newest_are_r
         again, features = read_unknown_inputs(service.unknowns, network, None, settings, keep_inputs=False)
         assert (again, features.inputs) == (ids, None)
         np.testing.assert_allclose(features.features, inputs.features, rtol=1e-5)
+
+
+@pytest.mark.parametrize("counts", [(12, 3), (3, 12)])
+def test_of_several_shapes_that_a_network_takes_the_most_frequent_one_is_grouped(tmp_path, counts):
+    pooled = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 3))
+    store = open_unknown_store(tmp_path)
+    by_side = {
+        side: [
+            UnknownInput(id, 1e10, 0.0, 0.1, content=npy(np.zeros((3, side, side), np.float32)), content_type=NPY)
+            for id in new_ids(n)
+        ]
+        for side, n in zip((4, 8), counts, strict=True)
+    }
+    store.add([item for items in by_side.values() for item in items])
+    ids, inputs = read_unknown_inputs(store, Network(pooled), None, Settings(store=str(tmp_path)))
+    side = 4 if counts[0] > counts[1] else 8
+    assert ids == [item.id for item in by_side[side]]
+    assert inputs.inputs.shape == (12, 3, side, side)
+    store.close()
 
 
 class Counting:

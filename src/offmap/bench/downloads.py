@@ -291,7 +291,7 @@ def _continue(url: str, part: Path) -> str | None:
                 while block := answer.read(CHUNK):
                     stream.write(block)
                     got += len(block)
-            if length is not None and got < int(length):
+            if length is not None and length.isdecimal() and got < int(length):
                 return f"the connection ended after {got} of {length} bytes"
             return None
     except urllib.error.HTTPError as error:

@@ -12,6 +12,8 @@ from offmap.discovery.inputs import read_labels
 from offmap.errors import InputError
 from offmap.learning.learn import learn
 from offmap.models import load_bert
+from offmap.models.bert_weights import FILES
+from offmap.store import check_replaceable
 from offmap.text import TextEncoder
 from offmap.text.packaged import DEFAULT
 
@@ -51,7 +53,7 @@ def fine_tune(
     labels : array-like
         Class numbers with -1 where there is none, or names with `None`.
     out : path
-        A folder for the encoder, as sentence-transformers writes it.
+        A folder for the encoder, as sentence-transformers writes it; one that was fine-tuned there before is replaced.
     source : str or path, default "minilm"
         What to start from, as `offmap.models.load_bert` takes it.
     trained : int, optional
@@ -72,7 +74,7 @@ def fine_tune(
     Raises
     ------
     InputError
-        If fewer than two classes have two labelled texts.
+        If fewer than two classes have two labelled texts, or `out` holds files of something else.
 
     See Also
     --------
@@ -85,6 +87,7 @@ def fine_tune(
         raise InputError(
             f"fine_tune: {len(usable)} classes with two labelled texts or more; at least two such classes are needed"
         )
+    check_replaceable(out, FILES)  # before the training, not after it
     own = np.flatnonzero(np.isin(known.codes, usable))
     model = learn(
         [texts[int(row)] for row in own],

@@ -222,4 +222,10 @@ class BertEncoder(nn.Module):
         """Return the token numbers of texts, texts × tokens of the longest one, 0 where a text has ended."""
         if self.tokenizer is None:
             raise InputError("this BertEncoder has no tokenizer; load_bert reads one with the weights")
-        return self.tokenizer(texts)
+        ids = self.tokenizer(texts)
+        if ids.size and ids.max() >= self.shape["vocabulary"]:
+            raise InputError(
+                f"the tokenizer gives token {ids.max()}, the encoder has {self.shape['vocabulary']}; it belongs to "
+                "another encoder"
+            )
+        return ids

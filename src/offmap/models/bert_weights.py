@@ -12,7 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.errors import InputError
-from offmap.models.tokenizer import Tokenizer
+from offmap.models.tokenizer import MAX_LENGTH, Tokenizer
+from offmap.store import write_folder
+from offmap.text.bert_files import (
+    EPSILON,
+    UNUSED,
+    check_bert,
+    list_shapes,
+    read_json,
+    read_safetensors,
+    read_text,
+    strip_prefix,
+)
 from offmap.text.packaged import DEFAULT, ENCODERS
 
 if TYPE_CHECKING:
@@ -20,7 +31,6 @@ if TYPE_CHECKING:
 
 
 _NAMES = (  # transformers' names in ours; longer ones first
-    (r"^(bert|0\.auto_model)\.", ""),
     (r"embeddings\.word_embeddings", "states.words"),
     (r"embeddings\.position_embeddings", "states.places"),
     (r"embeddings\.token_type_embeddings", "states.kinds"),
@@ -32,18 +42,10 @@ _NAMES = (  # transformers' names in ours; longer ones first
     (r"output\.dense", "down"),
     (r"output\.LayerNorm", "norm_2"),
 )
-_EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
-_LINEAR = (  # and normalisation; each with weight and bias
-    "attention.self.query",
-    "attention.self.key",
-    "attention.self.value",
-    "attention.output.dense",
-    "attention.output.LayerNorm",
-    "intermediate.dense",
-    "output.dense",
-    "output.LayerNorm",
-)
-_UNUSED = ("pooler.", "position_ids")
+FILES = (
+    "config.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "tokenizer.json",
+    "model.safetensors",
+)  # fmt: skip
 _SHAPE = {
     "vocabulary": "vocab_size",
     "width": "hidden_size",
@@ -89,18 +91,21 @@ def load_bert(source: str | os.PathLike[str] = DEFAULT, trained: int | None = No
     from offmap.models.bert import BertEncoder
 
     folder = find_folder(source)
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json", dict)
     if config.get("model_type", "bert") != "bert" or config.get("hidden_act", "gelu") != "gelu":
         raise InputError(
             f"{folder}: a {config.get('model_type')} with {config.get('hidden_act')}; only a BERT with gelu can be read"
         )
-    try:
-        shape = {ours: int(config[theirs]) for ours, theirs in _SHAPE.items()}
-    except KeyError as error:
-        raise InputError(f"{folder / 'config.json'}: it does not say {error}; a BERT encoder's does") from None
-    tokenizer = Tokenizer((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    if config.get("layer_norm_eps", EPSILON) != EPSILON:
+        raise InputError(
+            f"{folder / 'config.json'}: layer_norm_eps={config['layer_norm_eps']!r}; only {EPSILON} is read"
+        )
+    weights = read_bert_weights(_find_weights(folder))
+    sizes = check_bert(config, weights, folder)
+    shape = {ours: sizes[theirs] for ours, theirs in _SHAPE.items()}
+    tokenizer = Tokenizer(read_text(folder / "tokenizer.json"), min(MAX_LENGTH, shape["positions"]))
     encoder = BertEncoder(**shape, trained=trained, tokenizer=tokenizer)
-    fill_bert(encoder, read_bert_weights(_find_weights(folder)))
+    fill_bert(encoder, weights)
     return encoder.eval()
 
 
@@ -112,51 +117,50 @@ def save_bert(encoder: BertEncoder, folder: str | os.PathLike[str]) -> Path:
     encoder : BertEncoder
         With a tokenizer.
     folder : path
-        Made if it is not there: ``config.json``, ``model.safetensors``, ``tokenizer.json`` and what
-        sentence-transformers wants to know of pooling.
+        Gets ``config.json``, ``model.safetensors``, ``tokenizer.json`` and what sentence-transformers wants to know of
+        pooling, all or nothing. An encoder that was written there before is replaced; other files are not.
 
     Returns
     -------
     Path
         The folder.
+
+    Raises
+    ------
+    InputError
+        If the folder holds files that are not written here, such as a ``model.onnx`` that would be read instead.
+    StoreError
+        If it cannot be written; what was there before is untouched.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     if encoder.tokenizer is None:
         raise InputError("save_bert: this encoder has no tokenizer, without which no text can be encoded")
-    made = Path(folder)
-    (made / "1_Pooling").mkdir(parents=True, exist_ok=True)
     shape = {theirs: encoder.shape[ours] for ours, theirs in _SHAPE.items()}
-    named = {"architectures": ["BertModel"], "model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12}
+    named = {"architectures": ["BertModel"], "model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": EPSILON}
+    kinds = ("Transformer", "Pooling", "Normalize")
     modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
     ]
-    files: dict[str, Any] = {
+    longest = min(encoder.tokenizer.max_length, encoder.shape["positions"])
+    settings: dict[str, Any] = {
         "config.json": named | shape | {"type_vocab_size": 2},
         "modules.json": modules,
         "1_Pooling/config.json": {"word_embedding_dimension": encoder.width, "pooling_mode_mean_tokens": True},
-        "sentence_bert_config.json": {"max_seq_length": encoder.tokenizer.max_length, "do_lower_case": False},
+        "sentence_bert_config.json": {"max_seq_length": longest, "do_lower_case": False},
     }
-    for name, content in files.items():
-        (made / name).write_text(json.dumps(content, indent=1) + "\n")
-    (made / "tokenizer.json").write_text(encoder.tokenizer.definition, encoding="utf-8")
     state = encoder.state_dict()
     depth, first = encoder.shape["depth"], encoder.shape["depth"] - (encoder.trained or 0)
     weights = {
         name: state[_rename(name, encoder.trained is None, first, depth)].detach().cpu().numpy()
-        for name in _list_names(depth)
+        for name in list_shapes(shape)
     }
-    save_file(weights, made / "model.safetensors", {"format": "pt"})
-    return made
-
-
-def _list_names(depth: int) -> list[str]:
-    """Return transformers' names of all weights."""
-    embeddings = [f"embeddings.{name}.weight" for name in _EMBEDDINGS] + ["embeddings.LayerNorm.bias"]
-    blocks = [f"encoder.layer.{block}.{name}" for block in range(depth) for name in _LINEAR]
-    return [*embeddings, *(f"{name}.{part}" for name in blocks for part in ("weight", "bias"))]
+    files = {name: (json.dumps(content, indent=1) + "\n").encode() for name, content in settings.items()}
+    files["tokenizer.json"] = encoder.tokenizer.definition.encode()
+    files["model.safetensors"] = save(weights, {"format": "pt"})
+    write_folder(folder, files)
+    return Path(folder)
 
 
 def find_folder(source: str | os.PathLike[str]) -> Path:
@@ -185,18 +189,19 @@ def read_bert_weights(file: Path) -> dict[str, npt.NDArray[np.float32]]:
         Weights of linear layers are outputs × inputs, as torch has them.
     """
     if file.suffix == ".safetensors":
-        from safetensors.numpy import load_file
-
-        return dict(load_file(file))
+        return read_safetensors(file)
     import onnx
 
-    graph = onnx.load(file).graph
-    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    found = {name: array for name, array in arrays.items() if "::" not in name}
+    try:
+        graph = onnx.load(file).graph
+        arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    except Exception as error:  # a damaged file can make the parser raise almost anything
+        raise InputError(f"{file}: not a readable ONNX file ({str(error)[:200]})") from error
+    found = {strip_prefix(name): array for name, array in arrays.items() if "::" not in name}
     for node in graph.node:
         if node.op_type == "MatMul" and node.input[1] in arrays:
             layer = node.name.strip("/").removesuffix("/MatMul").replace("/", ".")
-            found[f"{layer}.weight"] = arrays[node.input[1]].T
+            found[f"{strip_prefix(layer)}.weight"] = arrays[node.input[1]].T
     return found
 
 
@@ -208,7 +213,7 @@ def fill_bert(encoder: BertEncoder, weights: dict[str, npt.NDArray[np.float32]])
     depth, first = encoder.shape["depth"], encoder.shape["depth"] - (encoder.trained or 0)
     state = {}
     for name, array in weights.items():
-        if not any(part in name for part in _UNUSED):
+        if not any(part in name for part in UNUSED):
             state[_rename(name, encoder.trained is None, first, depth)] = torch.from_numpy(np.array(array, np.float32))
     wrong = sorted(own.keys() ^ state.keys())
     wrong = wrong or [name for name, value in own.items() if value.shape != state[name].shape]

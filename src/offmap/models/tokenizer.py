@@ -46,7 +46,10 @@ def _make_tokenizer(definition: str, max_length: int) -> Any:
         import tokenizers
     except ImportError:
         raise DependencyError("tokenizing texts needs the library tokenizers: pip install 'offmap[text]'") from None
-    made = tokenizers.Tokenizer.from_str(definition)
+    try:
+        made = tokenizers.Tokenizer.from_str(definition)
+    except Exception as error:  # the library raises plain exceptions
+        raise InputError(f"not a tokenizer.json ({str(error)[:200]})") from error
     made.no_padding()
     made.enable_truncation(max_length)
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -155,14 +155,18 @@ def _with_weights(module: nn.Module, tensors: Mapping[str, Array]) -> nn.Module:
 
 
 def _onnx_from_bytes(content: bytes, layer: str | None) -> Network:
-    """Put a graph into a file that is removed together with the network that reads it."""
-    handle, path = tempfile.mkstemp(suffix=".onnx")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    network = Network.onnx(path, layer)
-    weakref.finalize(network, _remove, path)
+    """Put a graph into a file that is removed together with the network that reads it.
+
+    The file is alone in a folder of its own: a graph may name further files beside it, and in a folder that all
+    programs share these would be anybody's.
+    """
+    folder = tempfile.mkdtemp()
+    try:
+        file = Path(folder) / "graph.onnx"
+        file.write_bytes(content)
+        network = Network.onnx(str(file), layer)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(network, shutil.rmtree, folder, ignore_errors=True)
     return network
-
-
-def _remove(path: str) -> None:
-    Path(path).unlink(missing_ok=True)

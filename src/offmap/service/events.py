@@ -25,6 +25,7 @@ from offmap.store import write_atomically
 TYPE = "org.offmap.input.unknown"
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 _PAGE = 100
+_MAX_POSITION = 2**63 - 1
 _LOCK = 0x6F66666D6175  # advisory lock of PostgreSQL
 _LONGEST_WAIT = 60.0
 _POST_SECONDS = 30.0
@@ -65,14 +66,19 @@ def make_event(item: UnknownInput, source: str) -> dict[str, Any]:
 class FilePosition:
     """Up to where the sink has confirmed, in a file of a service that is alone.
 
+    The file names the last input too: positions begin anew in a store that was made anew or put back from a copy, and
+    its inputs would be taken for those that were sent.
+
     Parameters
     ----------
     file : Path
         Written whole or not at all.
+    store : UnknownStore
+        Whose positions it holds.
     """
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, store: UnknownStore) -> None:
+        self.file, self._store = file, store
 
     @contextmanager
     def hold(self) -> Iterator[bool]:
@@ -80,18 +86,29 @@ class FilePosition:
         yield True
 
     def read(self) -> int:
-        """Read the position; 0 at first."""
+        """Read the position; 0 at first, and where the file cannot be read or is of another store."""
         try:
-            return int(json.loads(self.file.read_text())["after"])
+            kept = json.loads(self.file.read_text())
+            after, id = int(kept["after"]), kept.get("id")
         except FileNotFoundError:
             return 0
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             _log.warning("%s: cannot be read; events are sent again from the first", self.file)
             return 0
+        if after < 1 or after > _MAX_POSITION or self._is_of_another_store(after, id):
+            _log.warning("%s: not the position of this store; events are sent again from the first", self.file)
+            return 0
+        return after
 
-    def write(self, after: int) -> None:
-        """Write the position."""
-        write_atomically(self.file, json.dumps({"after": after}).encode())
+    def _is_of_another_store(self, after: int, id: str | None) -> bool:
+        found = self._store.find_next(after)
+        if found is None:
+            return self._store.find_next(0) is not None  # all inputs came before the one that was sent last
+        return id is not None and found[0] == after and found[1] != id
+
+    def write(self, item: UnknownInput) -> None:
+        """Write that everything up to an input is confirmed."""
+        write_atomically(self.file, json.dumps({"after": item.seq, "id": item.id}).encode())
 
 
 class SharedPosition:
@@ -126,10 +143,10 @@ class SharedPosition:
         with self._database.snapshot() as session:
             return int(session.execute("SELECT after FROM sent")[0][0])
 
-    def write(self, after: int) -> None:
-        """Write the position."""
+    def write(self, item: UnknownInput) -> None:
+        """Write that everything up to an input is confirmed."""
         with self._database.transaction() as session:
-            session.execute("UPDATE sent SET after = ?", [after])
+            session.execute("UPDATE sent SET after = ?", [item.seq])
 
 
 class EventPublisher:
@@ -166,7 +183,7 @@ class EventPublisher:
         except ValueError as error:
             raise InputError(f"events_url={hide_passwords(url)}: {error}") from error
         self.store, self.url, self.source = store, url, source
-        self.position = FilePosition(position) if isinstance(position, Path) else position
+        self.position = FilePosition(position, store) if isinstance(position, Path) else position
         self._headers = {"Content-Type": CONTENT_TYPE}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -208,7 +225,7 @@ class EventPublisher:
                     return sent
                 self._post(make_event(item, self.source))
                 after, sent = item.seq, sent + 1
-                self.position.write(after)
+                self.position.write(item)
             if page.next is None:
                 break
         return sent

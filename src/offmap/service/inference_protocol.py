@@ -196,6 +196,8 @@ def _read_numbers(tensor: dict[str, Any], shape: list[int], binary: bytes | None
     flat = _flatten(tensor.get("data"))
     if len(flat) != count or not all(type(number) in (int, float) for number in flat):
         raise InputError(f"data: {count} numbers are needed for the shape {shape}")
+    if kind.lstrip("<")[0] in "iu" and not all(float(number).is_integer() for number in flat if type(number) is float):
+        raise InputError(f"data: whole numbers are needed for {tensor['datatype']}")
     try:
         return np.array(flat, kind).reshape(shape)
     except OverflowError as error:
@@ -205,16 +207,25 @@ def _read_numbers(tensor: dict[str, Any], shape: list[int], binary: bytes | None
 def _read_texts(tensor: dict[str, Any], shape: list[int], binary: bytes | None) -> list[Any]:
     if tensor.get("datatype") != "BYTES" or math.prod(shape) != shape[0]:
         raise InputError("texts: one text per row is needed, of datatype BYTES")
-    if "data" in tensor or binary is None:
-        found = _flatten(tensor.get("data"))
-    else:
-        found, place = [], 0
-        while place + 4 <= len(binary) and len(found) <= shape[0]:  # each is preceded by its length
-            size = int.from_bytes(binary[place : place + 4], "little")
-            found.append(binary[place + 4 : place + 4 + size].decode("utf-8", "replace"))
-            place += 4 + size
+    found = _flatten(tensor.get("data")) if "data" in tensor or binary is None else _split_texts(binary, shape[0])
     if len(found) != shape[0]:
         raise InputError(f"texts: {len(found)} for the shape {shape}")
+    return found
+
+
+def _split_texts(binary: bytes, limit: int) -> list[str]:
+    """Cut binary texts apart, each preceded by its length; what is cut short or left over is refused, not guessed."""
+    found: list[str] = []
+    place = 0
+    while place < len(binary) and len(found) <= limit:
+        start = place + 4
+        place = start + int.from_bytes(binary[place:start], "little")
+        if start > len(binary) or place > len(binary):
+            raise InputError(f"texts: text {len(found)} ends after the {len(binary)} binary bytes")
+        try:
+            found.append(binary[start:place].decode())
+        except UnicodeDecodeError as error:
+            raise InputError(f"texts: text {len(found)} is not UTF-8 (at byte {error.start})") from error
     return found
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 MAX_ANSWER = 2**20
-_PASSWORD = re.compile(r"://[^/\s@]*@")
+_PASSWORD = re.compile(r"://[^/\s]*@")  # to the last @ of the host: a password may hold one
 
 
 def check_address(url: str) -> str:
@@ -61,6 +61,8 @@ def hide_passwords(sentence: str) -> str:
     --------
     >>> hide_passwords("http://me:secret@host/: it is gone")
     'http://…@host/: it is gone'
+    >>> hide_passwords("http://me:se@cret@host/")
+    'http://…@host/'
     """
     return _PASSWORD.sub("://…@", sentence)
 

@@ -202,6 +202,13 @@ class UnknownStore:
             rows = session.execute("SELECT seq FROM unknown WHERE id = ?", [id])
         return int(rows[0][0]) if rows else None
 
+    def find_next(self, position: int) -> tuple[int, str] | None:
+        """Find the position and the id of the first item at or after a position; `None` when there is none."""
+        sql = "SELECT seq, id FROM unknown WHERE seq >= ? ORDER BY seq LIMIT 1"
+        with self.database.snapshot() as session:
+            rows = session.execute(sql, [position])
+        return (int(rows[0][0]), str(rows[0][1])) if rows else None
+
     def find_newest(self, limit: int, status: str = OPEN) -> list[str]:
         """Find the ids of the newest items with a status, oldest first."""
         sql = "SELECT id FROM unknown WHERE status = ? ORDER BY seq DESC LIMIT ?"

@@ -13,6 +13,7 @@ from offmap.errors import StoreError
 from offmap.typing import Float32Array
 
 _LOOKUP = 500
+_DAMAGED = "rows of this cache of embeddings are damaged; delete it, and it is made again"
 
 
 class EmbeddingCache:
@@ -41,7 +42,9 @@ class EmbeddingCache:
                 chunk = order[start : start + _LOOKUP]
                 marks = ", ".join("?" * len(chunk))
                 for key, row in connection.execute(f"SELECT key, row FROM embedding WHERE key IN ({marks})", chunk):
-                    found[keys[key]] = np.frombuffer(row, "<f4").astype(np.float32)
+                    found[keys[key]] = self._read_row(row)
+        if len({row.size for row in found.values()}) > 1:
+            raise StoreError(f"{self._path}: {_DAMAGED}")
         return found
 
     def add(self, rows: Mapping[str, Float32Array]) -> None:
@@ -49,6 +52,14 @@ class EmbeddingCache:
         values = [(self._key(text), row.astype("<f4").tobytes()) for text, row in rows.items()]
         with self._connect() as connection:
             connection.executemany("INSERT OR REPLACE INTO embedding VALUES (?, ?)", values)
+
+    def _read_row(self, row: object) -> Float32Array:
+        if not isinstance(row, bytes) or not row or len(row) % 4:
+            raise StoreError(f"{self._path}: {_DAMAGED}")
+        found = np.frombuffer(row, "<f4").astype(np.float32)
+        if not np.isfinite(found).all():
+            raise StoreError(f"{self._path}: {_DAMAGED}")
+        return found
 
     def _key(self, text: str) -> bytes:
         return hashlib.blake2b(text.encode(), digest_size=16, key=self._encoder[:64]).digest()

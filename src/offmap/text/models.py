@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from offmap.errors import DependencyError, InputError
+from offmap.text.bert_files import check_bert, read_json, read_safetensors
 from offmap.text.bert_graph import build_bert_graph
 from offmap.text.pooling import check_pooling, pool_tokens
 from offmap.text.tokens import TokenWindows
@@ -69,6 +70,8 @@ class OnnxTextModel:
         self.graph, self.tokenizer = graph, tokenizer
         self.pooling, self.normalize = check_pooling(pooling), normalize
         self.max_tokens, self.source = max_tokens, source
+        if type(max_tokens) is not int or max_tokens < 1:
+            raise InputError(f"{graph.parent}: max_tokens={str(max_tokens)[:40]}; a whole number from 1 on is needed")
         for file in (graph, tokenizer):
             if not file.is_file():
                 raise InputError(f"{file}: there is no such file; an encoder is an .onnx file and a tokenizer.json")
@@ -86,8 +89,16 @@ class OnnxTextModel:
             mask[row, : len(piece)] = 1
         given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
         session, names, output = self._session
-        (vectors,) = session.run([output], {name: given[name] for name in names})
-        return pool_tokens(vectors, mask, self.pooling, self.normalize)
+        try:
+            (vectors,) = session.run([output], {name: given[name] for name in names})
+        except Exception as error:  # such as tokens beyond its vocabulary; the runtime has no common kind of error
+            raise InputError(f"{self.graph}: the encoder cannot run on these texts ({str(error)[:200]})") from error
+        if vectors.ndim not in (2, 3) or len(vectors) != len(pieces):
+            raise InputError(f"{self.graph}: its output has the shape {vectors.shape} for {len(pieces)} texts")
+        rows = pool_tokens(vectors, mask, self.pooling, self.normalize)
+        if not np.isfinite(rows).all():
+            raise InputError(f"{self.graph}: the encoder gives NaN or infinity; its weights are damaged")
+        return rows
 
     def reference(self) -> dict[str, Any]:
         """Return how the model was named, with its settings."""
@@ -146,11 +157,16 @@ class OnnxTextModel:
         return session, names, "sentence_embedding" if "sentence_embedding" in outputs else outputs[0]
 
     def _built(self) -> bytes:
-        from safetensors.numpy import load_file
-
-        config = json.loads((self.graph.parent / "config.json").read_text())
+        config = read_json(self.graph.parent / "config.json", dict)
+        weights = read_safetensors(self.graph)
+        sizes = check_bert(config, weights, self.graph.parent)
+        if self.max_tokens > sizes["max_position_embeddings"]:
+            raise InputError(
+                f"{self.graph.parent}: max_tokens={self.max_tokens}, the encoder reads at most "
+                f"{sizes['max_position_embeddings']} tokens at once"
+            )
         try:
-            return bytes(build_bert_graph(config, load_file(self.graph)).SerializeToString())
+            return bytes(build_bert_graph({**config, **sizes}, weights).SerializeToString())
         except ImportError as error:
             raise DependencyError(f"this encoder needs onnx, which is not installed: {_EXTRA}") from error
 

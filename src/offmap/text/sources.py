@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from offmap.errors import InputError
+from offmap.text.bert_files import read_json
 from offmap.text.models import (
     MAX_TOKENS,
     FunctionTextModel,
@@ -71,11 +71,10 @@ def _from_folder(
 ) -> TextModel:
     """Return a folder as sentence-transformers writes it; its settings hold where none were given."""
     graph = next((folder / name for name in _GRAPHS if (folder / name).is_file()), folder / _GRAPHS[0])
-    pooled = _read_json(folder / "1_Pooling" / "config.json")
+    pooled = _read_settings(folder / "1_Pooling" / "config.json")
     own_pooling = "cls" if pooled.get("pooling_mode_cls_token") else "mean"
-    modules = _read_json(folder / "modules.json") or [{"type": "Normalize"}]
-    own_normalize = any("Normalize" in one.get("type", "") for one in modules)
-    own_tokens = _read_json(folder / "sentence_bert_config.json").get("max_seq_length", MAX_TOKENS)
+    own_normalize = any("Normalize" in kind for kind in _read_modules(folder / "modules.json") or ["Normalize"])
+    own_tokens = _read_settings(folder / "sentence_bert_config.json").get("max_seq_length", MAX_TOKENS)
     return OnnxTextModel(
         graph,
         folder / "tokenizer.json",
@@ -86,5 +85,15 @@ def _from_folder(
     )
 
 
-def _read_json(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+def _read_modules(file: Path) -> list[str]:
+    """Return the types of modules that sentence-transformers runs one after the other."""
+    found = (
+        [one.get("type") if isinstance(one, dict) else None for one in read_json(file, list)] if file.is_file() else []
+    )
+    if not all(isinstance(kind, str) for kind in found):
+        raise InputError(f"{file}: not a list of modules, each with its type")
+    return [str(kind) for kind in found]
+
+
+def _read_settings(file: Path) -> dict[str, Any]:
+    return read_json(file, dict) if file.is_file() else {}

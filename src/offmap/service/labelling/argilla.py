@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from offmap.service.labelling.client import OTHER, TriageClient, ask
+from offmap.service.labelling.client import OTHER, TriageClient, ask, reading
 
 _PAGE = 100
 
@@ -27,11 +27,13 @@ class ArgillaDataset:
         """Make a dataset of the groups on the triage page, their proposed names as suggestions; return its number."""
         tasks = client.make_tasks(per_group)
         kind = "text" if any(task.text is not None for task in tasks) else "image"
-        place = str(self._ask("", {"name": name, "workspace_id": self.workspace})["id"])
+        with reading(self.url):
+            place = str(self._ask("", {"name": name, "workspace_id": self.workspace})["id"])
         options = [{"value": one, "text": one} for one in client.list_choices()]
         label = {"type": "label_selection", "options": options, "visible_options": max(len(options), 3)}
         self._ask(f"/{place}/fields", _part("input", {"type": kind}))
-        question = self._ask(f"/{place}/questions", _part("class", label))["id"]
+        with reading(self.url):
+            question = self._ask(f"/{place}/questions", _part("class", label))["id"]
         self._ask(f"/{place}/questions", _part("other", {"type": "text"}, required=False))
         self._ask(f"/{place}/publish", method="PUT")
         items = [
@@ -49,14 +51,15 @@ class ArgillaDataset:
     def pull(self, place: str) -> dict[str, str]:
         """Read the submitted labels of a dataset, for `TriageClient.apply_labels`; the last one of a record counts."""
         labels: dict[str, str] = {}
-        for start in range(0, 10**6, _PAGE):
-            page = self._ask(f"/{place}/records?include=responses&offset={start}&limit={_PAGE}")["items"]
-            for record in page:
-                for response in (one for one in record.get("responses") or [] if one["status"] == "submitted"):
-                    said = {name: str(answer["value"]) for name, answer in response["values"].items()}
-                    labels[record["external_id"]] = said.get("other") or said.get("class", "")
-            if len(page) < _PAGE:
-                break
+        with reading(self.url):
+            for start in range(0, 10**6, _PAGE):
+                page = self._ask(f"/{place}/records?include=responses&offset={start}&limit={_PAGE}")["items"]
+                for record in page:
+                    for response in (one for one in record.get("responses") or [] if one["status"] == "submitted"):
+                        said = {name: str(answer["value"]) for name, answer in response["values"].items()}
+                        labels[record["external_id"]] = said.get("other") or said.get("class", "")
+                if len(page) < _PAGE:
+                    break
         return {id: label for id, label in labels.items() if label not in ("", OTHER)}
 
     def _ask(self, path: str, body: Any = None, method: str | None = None) -> Any:

@@ -8,7 +8,8 @@ import json
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,6 +139,12 @@ class TriageClient:
         -------
         LabelOutcome
             What was done. Groups with one name in common are merged.
+
+        Raises
+        ------
+        InputError
+            If the service refuses, as when someone else edits the groups meanwhile: what they did stays, and the edits
+            before it; look at the page, then apply the labels again.
         """
         if not 0.5 < agreement <= 1:
             raise InputError(f"agreement={agreement}: a share above one half and at most 1 is needed")
@@ -169,13 +176,27 @@ class TriageClient:
 
     def learn(self) -> None:
         """Have the named groups learned, in the background, as the button on the page does."""
-        self._ask("/v1/triage/learn", {"board": self.read_board()["number"]})
+        board = self.read_board()
+        self._ask("/v1/triage/learn", {"board": board["number"], "revision": board["revision"]})
 
     def _act(self, board: dict[str, Any], action: str, **details: Any) -> None:
-        self._ask("/v1/triage/act", {"board": board["number"], "action": action, **details})
+        """Edit the groups as they were when they were read, or as the last edit left them."""
+        seen = {"board": board["number"], "revision": board["revision"]}
+        board["revision"] = self._ask("/v1/triage/act", {**seen, "action": action, **details})[0]["board"]["revision"]
 
     def _ask(self, path: str, body: Any = None) -> tuple[Any, str]:
         return ask(self.url + path, self._headers, body)
+
+
+@contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Turn an answer of another form than the tool documents into an `InputError`."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{url}: its answer has another form than is known here ({error!r:.100})") from error
 
 
 def ask(url: str, headers: Mapping[str, str], body: Any = None, method: str | None = None) -> tuple[Any, str]:

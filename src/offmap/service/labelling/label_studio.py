@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from offmap.service.labelling.client import OTHER, TriageClient, ask
+from offmap.service.labelling.client import OTHER, TriageClient, ask, reading
 
 
 class LabelStudioProject:
@@ -29,7 +29,8 @@ class LabelStudioProject:
             f'<View><{kind} name="input" value="$input"/><Choices name="class" toName="input">{choices}</Choices>'
             f'<TextArea name="other" toName="input" placeholder={quoteattr(OTHER)}/></View>'
         )
-        number = int(self._ask("", {"title": title, "label_config": config})["id"])
+        with reading(self.url):
+            number = int(self._ask("", {"title": title, "label_config": config})["id"])
         items = []
         for task in tasks:
             value = {"choices": [task.suggestion]}
@@ -42,13 +43,14 @@ class LabelStudioProject:
 
     def pull(self, number: int) -> dict[str, str]:
         """Read the labels of a project, for `TriageClient.apply_labels`; the last annotation of a task counts."""
-        labels = {}
-        for task in self._ask(f"/{number}/export?exportType=JSON"):
-            done = [one for one in task["annotations"] if not one.get("was_cancelled")]
-            said = {part["from_name"]: part["value"] for part in (done[-1]["result"] if done else [])}
-            choice = said.get("class", {}).get("choices", [""])[0]
-            other = said.get("other", {}).get("text", [""])
-            labels[task["data"]["offmap_id"]] = (other if isinstance(other, str) else other[0]) or choice
+        labels: dict[str, str] = {}
+        with reading(self.url):
+            for task in self._ask(f"/{number}/export?exportType=JSON"):
+                done = [one for one in task["annotations"] if not one.get("was_cancelled")]
+                said = {part["from_name"]: part["value"] for part in (done[-1]["result"] if done else [])}
+                choice = said.get("class", {}).get("choices", [""])[0]
+                other = said.get("other", {}).get("text", [""])
+                labels[task["data"]["offmap_id"]] = str((other if isinstance(other, str) else other[0]) or choice)
         return {id: label for id, label in labels.items() if label not in ("", OTHER)}
 
     def _ask(self, path: str, body: Any = None) -> Any:

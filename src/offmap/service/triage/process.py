@@ -71,10 +71,10 @@ class TriageProcess:
         }
         self._task = _WORDS[task]
         self._settings = settings
-        spare = max(torch.get_num_threads() - 1, 1)  # a core is left to scoring, unless the environment says more
+        spare = max(torch.get_num_threads() - 1, 1)  # a core is left to scoring, which has all that are allowed
         environment = {
-            "OMP_NUM_THREADS": str(spare),
             **os.environ,
+            "OMP_NUM_THREADS": str(spare),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
         self._process = subprocess.Popen(
