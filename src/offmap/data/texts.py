@@ -262,7 +262,7 @@ def _read_parquet(file: Path, max_bytes: int) -> Records:
 
 
 def _are_numbers(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the first record has two or more columns, most of which hold numbers."""
+    """Say whether the first record has two or more columns, most of which hold numbers."""
     values = list(records[0].values()) if records else []
     try:
         [float(value) for value in values[: max(len(values) - 1, 1)]]
