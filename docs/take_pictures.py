@@ -20,7 +20,8 @@ from offmap.openworld.result import render_pictures
 from offmap.theory import explain
 
 PICTURES = Path(__file__).with_name("gallery")
-SIZE = {"width": 1000, "height": 760}
+WIDTH, HEIGHT = 1000, 760
+HEIGHTS = {"guard": 1010}  # down to the first figure
 
 
 def write_reports(folder: Path) -> dict[str, Path]:
@@ -55,7 +56,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, file in write_reports(Path(folder)).items():
-            page = browser.new_page(viewport=SIZE)
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHTS.get(name, HEIGHT)})
             page.goto(file.as_uri())
             page.screenshot(path=PICTURES / f"{name}.png")
             page.close()

@@ -7,8 +7,10 @@ import pty
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+import offmap
 from offmap.progress import Lines, show_progress
 
 
@@ -69,3 +71,33 @@ def test_a_terminal_gets_a_bar() -> None:
     os.close(master)
     assert "extracting" in shown
     assert "/2" in shown
+
+
+def test_work_within_work_draws_one_bar() -> None:
+    code = (
+        "from offmap.progress import say_nothing, show_progress\n"
+        "with show_progress('outer', 2) as outer:\n"
+        " with show_progress('inner', 2) as inner:\n"
+        "  assert inner is say_nothing and outer is not inner\n"
+        "with show_progress('later', 1) as later:\n"
+        " assert later is not say_nothing\n"
+    )
+    master, slave = pty.openpty()
+    done = subprocess.run([sys.executable, "-c", code], stderr=slave, timeout=60, env=os.environ | {"TERM": "xterm"})
+    os.close(slave)
+    os.close(master)
+    assert done.returncode == 0
+
+
+def test_choosing_and_comparing_say_how_far_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("offmap.progress.EVERY", 0.0)
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    known = offmap.Activations(rng.normal(size=(90, 4)) + 4 * np.eye(4)[labels], offmap.Head(np.eye(4)), labels=labels)
+    offmap.compare(["auto(fast)", "msp"], known[:60], known[60:])
+    said = capsys.readouterr().err
+    assert "offmap: choosing a detector, candidate 1 of " in said
+    assert " left; msp\n" in said
+    assert "offmap: comparing, method 2 of 2, about 0 s left; msp" in said

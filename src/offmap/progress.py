@@ -6,9 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 EVERY = 30.0  # seconds between lines where there is no terminal; shorter work says nothing
+_BAR_SHOWN: ContextVar[bool] = ContextVar("bar_shown", default=False)  # a terminal holds one bar: the outermost
 
 
 class Advance(Protocol):
@@ -36,7 +38,8 @@ def show_progress(what: str, total: float | None, wanted: bool | None = None, *,
     Yields
     ------
     Advance
-        Draws a bar on a terminal, and writes a line to the standard error every half minute elsewhere.
+        Draws a bar on a terminal, and writes a line to the standard error every half minute elsewhere. Work within
+        other work draws no bar of its own.
 
     Examples
     --------
@@ -47,6 +50,8 @@ def show_progress(what: str, total: float | None, wanted: bool | None = None, *,
         yield say_nothing
     elif not sys.stderr.isatty():
         yield Lines(what, total, done=done)
+    elif _BAR_SHOWN.get():
+        yield say_nothing
     else:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -58,7 +63,11 @@ def show_progress(what: str, total: float | None, wanted: bool | None = None, *,
             def advance(count: float = 1, note: str = "") -> None:
                 bar.update(task, advance=count, description=f" {note}" if note else None)
 
-            yield advance
+            before = _BAR_SHOWN.set(True)
+            try:
+                yield advance
+            finally:
+                _BAR_SHOWN.reset(before)
 
 
 def say_nothing(count: float = 1, note: str = "") -> None:

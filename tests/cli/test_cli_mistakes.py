@@ -45,6 +45,7 @@ def material(tmp_path_factory) -> Path:
                       input_names=["images"], dynamic_shapes=shapes)  # fmt: skip
     (folder / "texts.csv").write_text("message,intent\nhello,greet\nbye,leave\n")
     (folder / "broken.offmap").write_bytes((folder / "guard.offmap").read_bytes()[:200])
+    np.savez(folder / "raw.npz", inputs=np.zeros((4, 3, 4, 4), np.float32))
     (folder / "unreadable").mkdir()
     (folder / "unreadable" / "0.png").write_bytes(b"no picture")
     return folder
@@ -61,6 +62,16 @@ MISTAKES = {
         ["extract", "pictures", "--model", "m.onnx", "--to", "acts"],
         "'images' has the shape 3 × 4 × 4 in the graph, but 3 × 9 × 9 was given; bring pictures to its size with "
         "--image-size",
+    ),
+    "weights for a model": (
+        ["extract", "pictures", "--model", "net.pth", "--to", "acts"],
+        "'net.pth': such a file holds weights, and never a network; name a model as package.module:factory, or an "
+        ".onnx file. With a function build() in my_model.py that makes the network: --model my_model:build "
+        "--weights net.pth",
+    ),
+    "inputs without a network": (
+        ["fit", "raw.npz", "--out", "g.offmap"],
+        "there are no features here, only inputs; name an array 'features', or run a network over the inputs: --model",
     ),
     "no labels": (["fit", "far", "mahalanobis", "--out", "g.offmap"], "mahalanobis needs labels"),
     "no network": (["discover", "pictures"], "or name the network for pictures: --model file.onnx"),

@@ -83,6 +83,14 @@ def test_extract_says_how_many_labels_are_predicted(folder: Path) -> None:
     assert json.loads(out)["accuracy"] == (acts.predictions == acts.labels).mean()
 
 
+def test_extract_says_that_labels_are_no_classes_of_the_network(folder: Path) -> None:
+    inputs = np.random.default_rng(0).random((4, 3, 4, 4), np.float32)
+    np.savez("others.npz", inputs=inputs, labels=[0, 9, 9, 9])
+    code, out, error = run("extract", "others.npz", "--model", f"own_{folder.name}:make", "--to", "other")
+    assert code == 0, error
+    assert "75% of the labels are none of the network's classes, 0 to " in out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -58,7 +58,8 @@ def test_a_field_longer_than_the_csv_module_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
-        ("a.csv", "a,b\n1,2\n", {}, "which column holds the texts\\? Name it with --text-column; there are 'a', 'b'"),
+        ("a.csv", "a,b\nx,y\n", {}, "which column holds the texts\\? Name it with --text-column; there are 'a', 'b'$"),
+        ("a.csv", "a,b\n1,2\n", {}, "there are 'a', 'b'; a table of numbers is read from .parquet, .npz or .npy"),
         ("a.csv", "text\nx\n", {"text_column": "body"}, "--text-column body: .* has no such column; there are 'text'"),
         ("a.csv", "text,label\nx,y\n", {"label_column": "intent"}, "--label-column intent"),
         ("a.csv", "text,label\nfine,y\n,z\n", {}, "text 2 is empty"),

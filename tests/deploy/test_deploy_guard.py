@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from typer.testing import CliRunner
 import offmap
 from offmap.cli import app
 from offmap.deploy import build_guard, write_guard
+from offmap.deploy.build import bound_by_chance
 from offmap.deploy.thumbnails import Thumbnails
+from offmap.detection.calibration import Calibration
 from offmap.errors import InputError, OffmapWarning
 from offmap.openworld import Deployment
 
@@ -107,6 +110,37 @@ def test_what_cannot_be_exported_is_said(model: nn.Module, tmp_path: Path) -> No
     assert files["guarded.onnx"].startswith("not written: ")
     assert not (tmp_path / "guarded.onnx").exists()
     assert Deployment.load(tmp_path / "guard.offmap", offmap.Network(model)).detector.chosen.startswith("odin")
+
+
+def test_a_file_that_cannot_be_written_is_warned_of(
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = digits(known=True)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)  # as in an installation without extras
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.warns(OffmapWarning) as said:
+        offmap.guard(model, [(x, y)], detector="msp", out=tmp_path)
+    words = "\n".join(str(one.message) for one in said)
+    assert "report.html was not written: figures need plotly" in words
+    assert "guarded.onnx was not written: offmap.export needs onnx" in words
+    assert "pip install" in words
+    assert (tmp_path / "guard.offmap").is_file()
+
+
+@pytest.mark.parametrize(("n_calibrated", "n_checked", "alpha"), [(134, 134, 0.05), (60, 200, 0.1), (500, 50, 0.05)])
+def test_what_chance_allows_is_what_thresholds_do(n_calibrated: int, n_checked: int, alpha: float) -> None:
+    rng = np.random.default_rng(0)
+    shares = np.empty(2000)
+    for turn in range(len(shares)):
+        calibration = Calibration.of(rng.normal(size=n_calibrated), 1 - alpha)
+        shares[turn] = (rng.normal(size=n_checked) < calibration.threshold).mean()
+    bound = bound_by_chance(n_calibrated, n_checked, alpha)
+    assert (shares <= bound).mean() >= 0.94
+    assert (shares < bound - 0.5 / n_checked).mean() <= 0.96  # no looser than it must be
+
+
+def test_a_promise_that_flags_nothing_allows_nothing() -> None:
+    assert bound_by_chance(10, 50, 0.05) == 0.0
 
 
 def test_bad_input_gets_a_sentence(model: nn.Module) -> None:

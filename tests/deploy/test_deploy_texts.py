@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss
 import offmap
 from offmap.activations import Head
 from offmap.data import Texts
-from offmap.deploy import build_guard
+from offmap.deploy import build_guard, write_guard
 from offmap.deploy.text_head import STRENGTHS, fit_strengths, train_head
 from offmap.deploy.texts import DETECTOR, TextReader, prepare_texts
 from offmap.errors import InputError, StoreError
@@ -55,6 +55,16 @@ def test_labelled_texts_give_a_classifier_with_a_guard(tmp_path: Path) -> None:
     other = offmap.TextEncoder(lambda some: -encode_words(some))
     with pytest.raises(StoreError, match="is not the encoder that this was made with"):
         Deployment.load(tmp_path / "guard.offmap", encoder=other)
+
+
+def test_the_page_shows_the_known_texts_that_look_least_known(tmp_path: Path) -> None:
+    evidence = build_guard(ENCODER, known_texts(), detector="knn(3)", tpr=0.9)
+    assert evidence.checked is not None
+    shown = [evidence.shown[place] for place in range(len(evidence.checked))]
+    assert np.allclose(evidence.deployment.verdicts(shown, "texts").score, evidence.checked.score)
+    write_guard(evidence, tmp_path)
+    least = shown[int(np.argmin(evidence.checked.p_value))]
+    assert least in (tmp_path / "report.html").read_text()
 
 
 def test_texts_without_labels_are_judged_by_embeddings_alone() -> None:

@@ -79,3 +79,15 @@ def test_columns_in_another_order_are_refused(tmp_path) -> None:
         with pytest.raises(InputError, match="without 'f' and with 'g'"):
             one.score(frame.rename(columns={"f": "g"}))
         np.testing.assert_array_equal(one.score(frame[list(one.columns)]), one.score(ROWS))
+
+
+def test_auto_gives_no_advice_on_methods_that_nobody_named() -> None:
+    labels = np.arange(300) % 3
+    rows = np.column_stack([RNG.normal(size=(300, 4)) + 4 * np.eye(4)[labels], np.zeros((300, 3))])  # dead units
+    known = offmap.Activations(rows, offmap.Head(np.eye(3, 7)), labels=labels)
+    with pytest.warns(OffmapWarning, match="the covariance is singular: 3 of 7"):
+        offmap.detector("mahalanobis").fit(known)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen = offmap.detector("auto(fast)").fit(known).chosen
+    assert "mahalanobis" in chosen

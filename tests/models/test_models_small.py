@@ -95,7 +95,7 @@ def test_weights_that_do_not_fit_or_hold_code_are_refused(module, tmp_path):
     with pytest.raises(InputError, match="not the weights of this Net"):
         load_model(f"{module}:Net", tmp_path / "w.safetensors")
     torch.save(torch.nn.Linear(3, 2), tmp_path / "whole.pt")
-    with pytest.raises(InputError, match="weights alone"):
+    with pytest.raises(InputError, match=r"weights alone.*save torch\.save\(model\.state_dict\(\)"):
         load_model(f"{module}:Net", tmp_path / "whole.pt")
     torch.save([torch.zeros(1)], tmp_path / "list.pt")
     with pytest.raises(InputError, match="state dict"):

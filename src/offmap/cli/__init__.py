@@ -35,7 +35,7 @@ from offmap.cli import (
     serve,
 )
 from offmap.cli.examples import show_example
-from offmap.cli.registered import RegistryCommand, load_plugin
+from offmap.cli.registered import PlainGroup, RegistryCommand, load_plugin
 from offmap.errors import OffmapError, OffmapWarning
 
 Plugins = Annotated[
@@ -67,6 +67,8 @@ COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {  # by what a user wants
 app = typer.Typer(
     name="offmap",
     help="Tells you when your model is off the map, and redraws the map.",
+    cls=PlainGroup,
+    epilog=show_example("guard"),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -135,7 +137,9 @@ for _name, (_panel, _command) in COMMANDS.items():
 
 
 _scope = typer.Typer(
-    help="A guard for an application of a language model, from on-topic examples.", no_args_is_help=True
+    cls=PlainGroup,
+    help="A guard for an application of a language model, from on-topic examples.",
+    no_args_is_help=True,
 )
 for _name, _command in {"fit": scope.fit, "check": scope.check}.items():
     _scope.command(_name, cls=RegistryCommand, epilog=show_example(f"scope {_name}"))(_guarded(_command))

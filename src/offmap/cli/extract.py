@@ -80,8 +80,19 @@ def _tell(acts: Activations, to: Path, as_json: bool) -> None:
     words = f"{acts!r} in {to}"
     if result["accuracy"] is not None:
         words += f"; {result['accuracy']:.1%} of the labels are predicted"
-        words += " (lower than you know it? check --mean, --std)" if result["accuracy"] < DOUBTFUL else ""
+        words += _doubt(acts, result["accuracy"])
     show(result, as_json, words)
+
+
+def _doubt(acts: Activations, right: float) -> str:
+    """Say what may be wrong where few labels are predicted."""
+    if right >= DOUBTFUL:
+        return ""
+    assert acts.labels is not None
+    beyond = float((acts.labels >= acts.n_classes).mean())
+    if beyond:
+        return f" ({beyond:.0%} of the labels are none of the network's classes, 0 to {acts.n_classes - 1})"
+    return " (lower than you know it? check --mean, --std)"
 
 
 def accuracy(acts: Activations) -> float | None:

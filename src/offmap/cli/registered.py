@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from offmap.registry import Registry
 
@@ -73,6 +74,28 @@ def load_plugin(source: str) -> None:
         raise InputError(f"--plugin {source}: cannot be imported ({type(error).__name__}: {error})") from error
 
 
+def show_plain_types(parameters: Iterable[Any], ctx: Any) -> None:
+    """Let the help show ``--gray`` and not ``--gray <bool>``, ``<path>`` and not ``<list[Path]>``."""
+    for parameter in parameters:
+        shown = getattr(parameter, "display_type_rich", lambda ctx: None)(ctx) or ""
+        plain = "<path>" if "Path" in shown else "<text>"
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+        elif "list[" in shown and getattr(parameter, "multiple", False):
+            parameter.metavar = plain
+        elif "list[" in shown:  # an argument, of which the other word is the name
+            parameter.display_type_rich = lambda ctx, plain=plain: plain
+
+
+class PlainGroup(TyperGroup):
+    """Commands under one name, with flags shown as flags."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        show_plain_types(self.get_params(ctx), ctx)
+        super().format_help(ctx, formatter)
+
+
 class RegistryCommand(TyperCommand):
     """A command in whose help ``{objectives}``, ``{learners}`` … stand for the names that are registered.
 
@@ -81,6 +104,7 @@ class RegistryCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help, with names filled in."""
+        show_plain_types(self.get_params(ctx), ctx)
         for parameter in self.params:
             text = getattr(parameter, "help", None) or ""
             for name in REGISTRIES:

@@ -95,7 +95,10 @@ class Samples:
 
     def _part(self, name: str) -> Array:
         if name not in self.arrays:
-            raise MissingError(f"there are no {name} here, only {', '.join(self.arrays)}; name an array {name!r}")
+            run = (
+                ", or run a network over the inputs: --model" if name == "features" and "inputs" in self.arrays else ""
+            )
+            raise MissingError(f"there are no {name} here, only {', '.join(self.arrays)}; name an array {name!r}{run}")
         return self.arrays[name]
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -261,6 +261,16 @@ def _read_parquet(file: Path, max_bytes: int) -> Records:
     return table.column_names, table.to_pylist()
 
 
+def _are_numbers(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Say whether the first record has two or more columns, most of which hold numbers."""
+    values = list(records[0].values()) if records else []
+    try:
+        [float(value) for value in values[: max(len(values) - 1, 1)]]
+    except (TypeError, ValueError):
+        return False
+    return len(values) > 1
+
+
 def _from_records(
     file: Path, read: Records, text_column: str | None, label_column: str | None, need_labels: bool
 ) -> Texts:
@@ -271,8 +281,9 @@ def _from_records(
     if text is None and len(columns) == 1:
         text = columns[0]
     if text is None:
+        numbers = "; a table of numbers is read from .parquet, .npz or .npy" if _are_numbers(records) else ""
         raise InputError(
-            f"{file}: which column holds the texts? Name it with --text-column; there are {_list(columns)}"
+            f"{file}: which column holds the texts? Name it with --text-column; there are {_list(columns)}{numbers}"
         )
     if text == label_column:
         raise InputError(f"{file}: the column {text!r} cannot hold both the texts and their labels")

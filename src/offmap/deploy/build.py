@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ FIT_SHARE = 0.6  # the rest is halved: one half sets the threshold, the other ch
 FEWEST_CHECKED = 20
 N_NOISE = 200
 NOISE, GIVEN = "inputs of noise", "unknown inputs that were given"
+NOT_WRITTEN = "not written: "
 FILES = ("guard.offmap", "guarded.onnx", "report.html")
 
 
@@ -45,8 +46,8 @@ class GuardEvidence:
         What it says about further known inputs; `None` where there were too few to set some aside.
     labels : array or None
         The classes of the checked inputs, where the data have labels.
-    pictures : mapping of int to array
-        Small pictures of checked inputs by their place, where inputs are pictures.
+    shown : mapping of int to array or str
+        Small pictures of checked inputs by their place, where inputs are pictures; texts, where they are texts.
     unknown : mapping of str to Verdicts
         What it says about inputs that are unknown for sure, by what they are: noise, and those that were given.
     shape : tuple of int or None
@@ -58,7 +59,7 @@ class GuardEvidence:
     n_calibrated: int
     checked: Verdicts | None
     labels: Array | None
-    pictures: dict[int, Array]
+    shown: dict[int, Any]
     unknown: dict[str, Verdicts]
     shape: tuple[int, ...] | None = None
 
@@ -83,12 +84,49 @@ class GuardEvidence:
             f"on average at most {1 - calibration.tpr:.1%} of known inputs will be called unknown",
         ]
         if self.checked is not None:
-            lines.append(f"of {len(self.checked)} other known inputs {self.false_alarms:.1%} were called unknown")
+            most = bound_by_chance(self.n_calibrated, len(self.checked), 1 - calibration.tpr)
+            lines.append(
+                f"of {len(self.checked)} other known inputs {self.false_alarms:.1%} were called unknown (so few inputs "
+                f"allow up to {most:.1%} by chance)"
+            )
         if self.accuracy is not None:
             lines.append(f"the network classifies {self.accuracy:.1%} of these rightly")
         for name, verdicts in self.unknown.items():
             lines.append(f"of {len(verdicts)} {name} {(~verdicts.known).mean():.1%} were called unknown")
         return "\n".join(lines)
+
+
+def bound_by_chance(n_calibrated: int, n_checked: int, alpha: float, confidence: float = 0.95) -> float:
+    """Bound the share of checked known inputs that a threshold calls unknown while its promise holds.
+
+    The promise is about the average; a threshold set on few inputs and checked on few scatters about it. Among inputs
+    drawn alike with unequal scores, the number flagged is beta-binomial.
+
+    Parameters
+    ----------
+    n_calibrated, n_checked : int
+        Known inputs that set the threshold, and others that check it.
+    alpha : float
+        The share that was promised: on average at most so many are flagged.
+    confidence : float, default 0.95
+        In this share of all checks no more are flagged.
+
+    Returns
+    -------
+    float
+        A share.
+
+    Examples
+    --------
+    >>> round(bound_by_chance(134, 134, 0.05), 3), round(bound_by_chance(20_000, 20_000, 0.05), 3)
+    (0.09, 0.054)
+    """
+    from scipy.stats import betabinom
+
+    rank = int(np.floor(alpha * (n_calibrated + 1) + 1e-9))  # so many calibration inputs lie below the threshold
+    if rank == 0:
+        return 0.0
+    return float(betabinom.ppf(confidence, n_checked, rank, n_calibrated + 1 - rank) / n_checked)
 
 
 def guard(
@@ -128,7 +166,8 @@ def guard(
     class_names : sequence of str, optional
         One per class.
     out : path, optional
-        A folder for ``guard.offmap``, ``report.html`` and, where the detector can be exported, ``guarded.onnx``.
+        A folder for ``guard.offmap``, ``report.html`` and, where the detector can be exported, ``guarded.onnx``. A
+        file that cannot be written is named in a warning, with the reason.
     device : str, optional
         Where to run the network, such as ``"cuda"``.
     seed : int, default 0
@@ -162,7 +201,7 @@ def guard(
         device=device, seed=seed,
     )  # fmt: skip
     if out is not None:
-        write_guard(evidence, out)
+        _warn_of_missing(write_guard(evidence, out), out, texts=evidence.deployment.encoder is not None)
     return evidence.deployment
 
 
@@ -193,7 +232,10 @@ def build_guard(
             None, texts.known, held_out=texts.held_out, unknown=texts.unknown, detector=detector or texts.detector,
             tpr=tpr, class_names=texts.classes, seed=seed,
         )  # fmt: skip
-        return replace(evidence, deployment=replace(evidence.deployment, encoder=model, examples=texts.examples))
+        *_, check = _divide(np.arange(len(texts.held_out)), 0.0, seed)
+        shown: dict[int, Any] = {place: texts.held_out_texts[row] for place, row in enumerate(check.tolist())}
+        deployed = replace(evidence.deployment, encoder=model, examples=texts.examples)
+        return replace(evidence, deployment=deployed, shown=shown)
     made = detector if isinstance(detector, Detector) else make_detector(detector or "auto")
     network = _network(model)
     reader = _Reader(network, replace(made.requirements, labels=False), device)
@@ -257,12 +299,20 @@ def write_guard(evidence: GuardEvidence, out: str | os.PathLike[str], example: A
         seen = None if network is None or network.backend.torch_model is None else evidence.shape
         said[FILES[1]] = str(export(evidence.deployment, path=graph_file, example=example, shape=seen).path)
     except OffmapError as error:
-        said[FILES[1]] = f"not written: {error}"
+        said[FILES[1]] = f"{NOT_WRITTEN}{error}"
     try:
         said[FILES[2]] = str(write_report(evidence, report_file, said[FILES[1]]))
     except OffmapError as error:
-        said[FILES[2]] = f"not written: {error}"
+        said[FILES[2]] = f"{NOT_WRITTEN}{error}"
     return said
+
+
+def _warn_of_missing(said: Mapping[str, str], out: str | os.PathLike[str], texts: bool) -> None:
+    """Say which files the folder lacks and why; texts never have a graph, and need no word about it."""
+    for name, outcome in said.items():
+        if outcome.startswith(NOT_WRITTEN) and not (texts and name == FILES[1]):
+            why = outcome.removeprefix(NOT_WRITTEN)
+            warnings.warn(f"{Path(out) / name} was not written: {why}", OffmapWarning, stacklevel=3)
 
 
 @dataclass

@@ -38,11 +38,6 @@ def write_report(evidence: GuardEvidence, path: Path, graph: str = "") -> Path:
     calibration = deployment.detector.calibration
     assert calibration is not None
     page = Page("A guard for your model", _summary(evidence))
-    page.section("How the detector was chosen").text(
-        f"The detector is `{deployment.detector.chosen}`. Scores are higher for known inputs; several are standardised "
-        "on known inputs and added up. Nothing was chosen on unknown inputs."
-    )
-    _add_trials(page, deployment.detector.trials)
     page.section("What it promises").text(
         f"The threshold was set on {evidence.n_calibrated} known inputs that nothing was fitted on. Of future known "
         f"inputs drawn like these, on average at most {1 - calibration.tpr:.1%} are called unknown. Inputs whose "
@@ -50,6 +45,11 @@ def write_report(evidence: GuardEvidence, path: Path, graph: str = "") -> Path:
     )
     _add_scores(page, evidence)
     _add_flagged(page, evidence)
+    page.section("How the detector was chosen").text(
+        f"The detector is `{deployment.detector.chosen}`. Scores are higher for known inputs; several are standardised "
+        "on known inputs and added up. Nothing was chosen on unknown inputs."
+    )
+    _add_trials(page, deployment.detector.trials)
     page.section("Files").text(
         "`guard.offmap` holds detector, network and class names: `offmap.load` reads it, `offmap serve` runs it. For a "
         "torch module of your own: `Deployment.load(path, network=offmap.Network(model))`.\n\n"
@@ -95,7 +95,7 @@ def _add_scores(page: Page, evidence: GuardEvidence) -> None:
 
 
 def _add_flagged(page: Page, evidence: GuardEvidence) -> None:
-    """Show which checked known inputs would be flagged: by class, and the least familiar ones as pictures."""
+    """Show which checked known inputs would be flagged: by class, and the least familiar pictures or texts."""
     checked = evidence.checked
     if checked is None:
         return
@@ -104,7 +104,7 @@ def _add_flagged(page: Page, evidence: GuardEvidence) -> None:
     page.text(f"{flagged} of {len(checked)} known inputs that nothing was fitted on are called unknown.")
     if evidence.labels is not None:
         page.table(["class", "inputs", "flagged"], _by_class(evidence, checked.known), digits=0)
-    order = [int(place) for place in np.argsort(checked.p_value, kind="stable") if int(place) in evidence.pictures]
+    order = [int(place) for place in np.argsort(checked.p_value, kind="stable") if int(place) in evidence.shown]
     if order:
         names = evidence.deployment.class_name
         captions = [
@@ -112,7 +112,7 @@ def _add_flagged(page: Page, evidence: GuardEvidence) -> None:
             + ("" if checked.predicted is None else f", predicted {names(int(checked.predicted[place]))}")
             for place in order[:SHOWN]
         ]
-        shown = [evidence.pictures[place] for place in order[:SHOWN]]
+        shown = [evidence.shown[place] for place in order[:SHOWN]]
         page.gallery(shown, captions, caption="The known inputs that look least known, the least known first.")
 
 

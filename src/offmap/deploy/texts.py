@@ -38,6 +38,8 @@ class TextData:
         Names of the classes.
     examples : KnownExamples
         The known texts.
+    held_out_texts : tuple of str
+        The texts of `held_out`.
     """
 
     known: Activations
@@ -45,6 +47,7 @@ class TextData:
     unknown: Activations | None
     classes: tuple[str, ...] | None
     examples: KnownExamples
+    held_out_texts: tuple[str, ...]
 
     @property
     def detector(self) -> str:
@@ -83,9 +86,10 @@ def prepare_texts(
     if held_out is None:
         fitted, aside = _divide(len(texts), labels, seed)
         others, other_labels = features[aside], None if labels is None else labels[aside]
+        other_texts = tuple(texts.texts[row] for row in aside)
     else:
         fitted, more = np.arange(len(texts)), as_texts(held_out, "held_out")
-        others = encoder.encode(more.texts)
+        others, other_texts = encoder.encode(more.texts), tuple(more.texts)
         other_labels = None if classes is None or more.labels is None else more.encode_labels(classes)
     own = None if labels is None else labels[fitted]
     head = None if own is None or classes is None else train_head(features[fitted], own, len(classes), seed)
@@ -96,6 +100,7 @@ def prepare_texts(
         None if unknown is None else Activations(encoder.encode(as_texts(unknown, "unknown").texts), head),
         classes,
         examples.sample(seed=seed),
+        other_texts,
     )
 
 

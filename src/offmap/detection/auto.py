@@ -33,6 +33,7 @@ from offmap.detection.terms import Plan, Term
 from offmap.errors import InputError, OffmapError, OffmapWarning
 from offmap.extra_passes import Requirements
 from offmap.metrics.detection import auroc
+from offmap.progress import show_progress
 from offmap.typing import Array
 
 COMBINE = "root"
@@ -158,7 +159,11 @@ def choose_sum(
     rounds = 1 if fit.has_features and fit.features.shape[1] > WIDE else 5 if len(fit) < FEW else 2
     with np.errstate(over="ignore", invalid="ignore"):  # numbers too large for float32: no method can score them
         trials = _list_trials(fit, held_out, rounds, auto.seed) if enough else []
-        judged = [judge(candidate, trials, device) for candidate in candidates]
+        judged = []
+        with show_progress("choosing a detector, candidate", len(candidates)) as advance:
+            for candidate in candidates:
+                judged.append(judge(candidate, trials, device))
+                advance(note=candidate.spec)
     # clusters stand in for classes where there are none; they are too unlike them to choose on
     chosen = weigh(judged, list_core(auto.budget, known), known.has_logits or known.labels is not None)
     chosen = doubt_answers(chosen, list_distances(auto.budget, known))

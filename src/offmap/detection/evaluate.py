@@ -25,6 +25,7 @@ from offmap.detection.plan_fitter import as_activations
 from offmap.detection.spec import split
 from offmap.errors import InputError
 from offmap.metrics.detection import METRICS, STANDARD, detection_report, metric_names
+from offmap.progress import show_progress
 from offmap.typing import Array
 
 COVERED = 0.95  # the share of known inputs that a threshold for `Measurement.coverage` accepts
@@ -392,12 +393,14 @@ def compare(
     if min(map(len, sets.values())) == 0 or (ood is not None and not given):
         raise InputError("compare: the known test set and every OOD set must hold at least one input")
     table = Comparison(sizes={name: len(acts) for name, acts in sets.items()})
-    for made in wanted:
-        found = measure(
-            made,
-            lambda each: each.fit(inside, val=val, outliers=outliers, device=device),
-            lambda each: sets,
-            device,
-        )
-        table.measurements[found.method] = found
+    with show_progress("comparing, method", len(wanted)) as advance:
+        for made in wanted:
+            found = measure(
+                made,
+                lambda each: each.fit(inside, val=val, outliers=outliers, device=device),
+                lambda each: sets,
+                device,
+            )
+            table.measurements[found.method] = found
+            advance(note=found.method)
     return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from offmap.detection.checks import check_chain, check_columns, check_input, lis
 from offmap.detection.fitted_inputs import FittedInputs
 from offmap.detection.fitting import Fitting
 from offmap.detection.terms import Plan, Term
-from offmap.detection.warnings import warn_of_probabilities, warn_of_standardized_columns
+from offmap.detection.warnings import warn_of_probabilities, warn_of_standardized_columns, without_advice
 from offmap.errors import InputError, NotFittedError
 from offmap.extra_passes import Requirements
 
@@ -156,14 +157,16 @@ class PlanFitter:
         if len(acts) == 0:
             raise InputError(f"{self}.fit: no inputs; fit on at least one")
         self._reset()
+        quiet = without_advice() if self._auto is not None else nullcontext()
         if self._has_auto:
             self._choose(acts, held_out, None if outliers is None else as_activations(outliers), device)
         if self.plan.is_sum and held_out is not None and len(held_out) == 0:
             raise InputError(f"{self}.fit: val holds no inputs; give at least one, or leave it out")
         fitting = self._begin(acts, hold_out=held_out is None)
-        for _ in self.readings():
-            for part in acts.blocks():
-                fitting.show(part, device)
+        with quiet:
+            for _ in self.readings():
+                for part in acts.blocks():
+                    fitting.show(part, device)
         if self.plan.is_sum and held_out is not None:
             self._check_input(held_out, fitting=False)
             fitting.standardize(held_out, device)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,20 @@ from offmap.typing import Array
 _SHARED = 0.1  # share of calibration inputs that were fitted on, from which it is said
 _FIXED_LENGTH = 0.02  # rows whose lengths vary less were brought to one length on purpose
 _CENTRED = 0.1  # columns whose mean is within so many deviations of 0 were standardised
+
+
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """Leave out advice on the settings of methods that nobody named: `auto` chose them by trials that count the cost.
+
+    Examples
+    --------
+    >>> with without_advice():
+    ...     warnings.warn("the covariance is singular: 3 of 8 directions have no variance", OffmapWarning)
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the covariance is singular", OffmapWarning)
+        yield
 
 
 def warn_of_fitted_inputs(detector: Any, fitted: FittedInputs, acts: Activations) -> None:

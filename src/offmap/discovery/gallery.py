@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,11 +47,33 @@ def page(found: Discovery, items: Any = None) -> Page:
             caption="Rows are joined over their neighbour graph; finished groups that look like one class are merged.",
         )
     if found.journal:
-        made.section("Journal").table(
-            ["action", "details"],
-            [[entry["action"], str({k: v for k, v in entry.items() if k != "action"})] for entry in found.journal],
+        made.section("Names and edits").table(
+            ["edit", "of"],
+            [[entry["action"], describe_edit(entry)] for entry in found.journal],
+            caption="What was done to the groups after they were found, in order; classes by number.",
         )
     return made.settings(found.settings)
+
+
+def describe_edit(entry: Mapping[str, Any]) -> str:
+    """Say in words what an entry of the journal changed.
+
+    Examples
+    --------
+    >>> describe_edit({"action": "rename", "names": {"6": "cash", "7": "transfers"}})
+    '6 is called cash; 7 is called transfers'
+    >>> describe_edit({"action": "split", "id": 7, "parts": 2})
+    '7 into 2 parts'
+    >>> describe_edit({"action": "merge", "ids": [5, 6]})
+    '5 and 6'
+    """
+    if "names" in entry:
+        return "; ".join(f"{number} is called {name}" for number, name in entry["names"].items())
+    if "rows" in entry:
+        return f"{entry['rows']} rows"
+    ids = [str(number) for number in entry.get("ids", [entry["id"]] if "id" in entry else [])]
+    parts = f" into {entry['parts']} parts" if "parts" in entry else ""
+    return " and ".join(ids) + parts
 
 
 def _add_novel(made: Page, found: Discovery, items: Any) -> None:

@@ -88,6 +88,13 @@ def _add_accuracy(page: Page, accuracy: Mapping[str, Mapping[str, float]]) -> No
     )
 
 
+def _list_series(history: Sequence[Mapping[str, float]]) -> list[str]:
+    """Name what is drawn over the epochs; a loss of one part is drawn once."""
+    names = [name for name in history[0] if name not in ("epoch", "round")]
+    loss = [row.get("loss") for row in history]
+    return [name for name in names if name == "loss" or [row.get(name) for row in history] != loss][:SERIES]
+
+
 def _add_history(page: Page, history: Sequence[Mapping[str, float]]) -> None:
     """Draw every number of the epochs; rounds follow one another."""
     if len(history) < 2:
@@ -95,7 +102,7 @@ def _add_history(page: Page, history: Sequence[Mapping[str, float]]) -> None:
     from offmap.plots.style import apply_style, colour, dash, graph_objects
 
     go = graph_objects()
-    names = [name for name in history[0] if name not in ("epoch", "round")][:SERIES]
+    names = _list_series(history)
     figure = go.Figure(
         [
             go.Scatter(
@@ -109,7 +116,8 @@ def _add_history(page: Page, history: Sequence[Mapping[str, float]]) -> None:
         ]
     )
     page.section("How learning went").figure(
-        apply_style(figure, x="epoch", y="value"), "The loss and its parts over the epochs."
+        apply_style(figure, x="epoch", y="value"),
+        "The loss and its parts over the epochs. Where targets are made anew as learning goes on, it need not fall.",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offmap.errors import InputError
@@ -112,7 +113,7 @@ def import_object(reference: str) -> Any:
     """
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
-        raise InputError(f"{reference!r}: name a model as package.module:factory, or an .onnx file")
+        raise InputError(f"{reference!r}: {_advise(reference)}")
     here = os.getcwd()
     added = here not in sys.path
     if added:
@@ -129,3 +130,14 @@ def import_object(reference: str) -> Any:
             raise InputError(f"{reference}: {getattr(found, '__name__', found)} has no {part!r}")
         found = getattr(found, part)
     return found
+
+
+def _advise(reference: str) -> str:
+    """Say how a model is named, and what to do with a file of weights or a pickled one."""
+    usual = "name a model as package.module:factory, or an .onnx file"
+    if Path(reference).suffix in (".pt", ".pth", ".bin", ".ckpt", ".safetensors"):
+        return (
+            f"such a file holds weights, and never a network; {usual}. With a function build() in my_model.py that "
+            f"makes the network: --model my_model:build --weights {reference}"
+        )
+    return usual

@@ -127,8 +127,10 @@ def read_weights(file: str | os.PathLike[str]) -> dict[str, Any]:
             else torch.load(path, map_location="cpu", weights_only=True)
         )
     except Exception as error:  # a damaged file can make the unpickler raise almost anything
-        first = str(error).partition("\n")[0]
-        raise InputError(f"{path}: not readable as weights alone, nothing else is ever loaded ({first})") from error
+        raise InputError(
+            f"{path}: not readable as weights alone, nothing else is ever loaded ({type(error).__name__}); if it holds "
+            "a whole model, load that where you trust it and save torch.save(model.state_dict(), ...)"
+        ) from error
     if not isinstance(state, dict):
         raise InputError(f"{path}: holds a {type(state).__name__}; a state dict is needed")
     return state
