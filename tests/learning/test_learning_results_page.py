@@ -152,3 +152,12 @@ def test_what_is_said_of_the_toys() -> None:
         free, labelled = by_labels["no labels"], by_labels["cubes labelled"]
         assert all(run[f"residual of {kind}"] > 0.8 for run in (free, labelled) for kind in ("cube", "sphere"))
         assert labelled["3-means sphere"] < free["3-means sphere"]
+
+
+def test_what_is_said_of_the_cost_of_the_toys() -> None:
+    held = json.loads((DOCS.parent / "benchmarks/results/toy_cost.json").read_text())
+    text = " ".join((DOCS / "learning-results.md").read_text().split())
+    took = held["processor seconds of a step"]
+    assert f"takes {took['fast']:.1f} s of a core ({took['plain']:.1f} s before" in text
+    assert held["trainings"] == 20
+    assert f"makes {held['hours of two cores']:.1f} hours for all twenty on two cores" in text
