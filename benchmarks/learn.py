@@ -58,7 +58,7 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
     "gcd": [{"shrinkage": 0.5}, {"temperature": 0.2}, {"neighbours": 20}],
     "sorl-spectral": [{"shrinkage": 0.8}, {"neighbours": 15}],
 }
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"opencon, both views": ("opencon", {"gate_views": "both"})}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"opencon, first view": ("opencon", {"gate_views": "first"})}
 TRIALS = 2
 
 

@@ -6,7 +6,8 @@ a ResNet-18, 150 pictures of each type instead of 2,500, 24 pixels, 15 epochs in
 ``python benchmarks/toy.py --thesis-size --seeds 5`` is the thesis' size: a ResNet-18 with the stem of ImageNet's
 networks, 2,500 pictures of 32 pixels of each type (the thesis does not say how many pixels), 40 epochs at a constant
 rate of .005, SimSiam's views. It writes results/toy_thesis_size.json after every run, and a run that was stopped goes
-on at its last epoch: checkpoints are below ``--work``.
+on at its last epoch: checkpoints are below ``--work``. ``--workers 2`` learns two toys at a time, one thread each.
+``--cost --seeds 5`` measures a step of it, and writes results/toy_cost.json.
 
 NSCL: red and blue cubes and spheres without labels, to be told apart by colour; labelled are red cylinders (case 1) or
 grey ones (case 2). SORL: cubes known; spheres share their colours, cylinders are grey; with labels and without.
@@ -19,13 +20,18 @@ run.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
 import kept
@@ -37,6 +43,7 @@ from offmap.models.encoders import remove_last_layer
 from offmap.models.resnet import ResNet
 from scatter import draw, flat
 from thesis.shapes import COLOURS, SHAPES, nscl_toy, sorl_toy
+from thesis.small_maps import speed_up
 
 HERE = Path(__file__).parent
 VIEWS = {
@@ -44,6 +51,7 @@ VIEWS = {
     "hue shifted half the time": ImageViews(scale=(0.6, 1.0), jitter=(0.4, 0.4, 0.4, 0.5), jitter_chance=0.5, grey=0.2),
 }
 Points = tuple[npt.NDArray[Any], list[str]]
+Run = tuple[int, str, str, str]  # seed, views, objective, what is labelled
 INKS = {
     "red cube": "#c0392b",
     "red sphere": "#f1948a",
@@ -94,7 +102,7 @@ class Size:
         """Learn a toy; the same call resumes one that was stopped."""
         network: str | nn.Module = self.network
         if self.network == "resnet18":
-            network, _ = remove_last_layer(ResNet(1, depth=18, stem="imagenet", seed=seed))
+            network = speed_up(remove_last_layer(ResNet(1, depth=18, stem="imagenet", seed=seed))[0])
         own = {
             name: getattr(self, name) for name in ("epochs", "learning_rate", "schedule", "batch_size", "projection")
         }
@@ -159,30 +167,67 @@ def points(features: npt.NDArray[Any], toy: Any) -> Points:
     return flat(features)[few], names[few].tolist()
 
 
-def run_all(size: Size, seeds: int, kinds: list[str], file: Path, work: Path) -> dict[str, Points]:
+def run_one(size: Size, seed: int, views: str, kind: str, labels: str, work: Path) -> tuple[dict[str, float], Points]:
+    """One toy; the same call resumes one that was stopped."""
+    place = work / size.network / f"{seed}-{list(VIEWS).index(views)}-{kind}-{labels.replace(' ', '-')}"
+    return RUNS[kind, labels](size, seed, VIEWS[views], place)
+
+
+def run_all(size: Size, seeds: int, kinds: list[str], file: Path, work: Path, workers: int = 1) -> dict[str, Points]:
     """Run what the file lacks; return what seed 0 looks like with its hue shifted, where that was run just now."""
     setting = asdict(size)
     if kept.read(file).get("setting", setting) != setting:
         raise SystemExit(f"{file}: results of another size; choose another --out")
+    wanted = [(seed, views, *names) for seed in range(seeds) for views in kinds for names in RUNS]
+    missing = [run for run in wanted if not kept.holds(file, ["seeds", str(run[0]), *run[1:]])]
     shown = {}
-    for seed in range(seeds):
-        for views in kinds:
-            for (kind, labels), run in RUNS.items():
-                keys = ["seeds", str(seed), views, kind, labels]
-                if not kept.holds(file, keys):
-                    place = work / size.network / f"{seed}-{list(VIEWS).index(views)}-{kind}-{labels.replace(' ', '-')}"
-                    found, drawn = run(size, seed, VIEWS[views], place)
-                    kept.add(file, {"setting": setting, **kept.nest(keys, found)})
-                    print(seed, views, labels, found, flush=True)
-                    if not seed and "hue" in views:
-                        shown[f"{kind.upper()}, {labels}"] = drawn
+    for (seed, views, kind, labels), (found, drawn) in _results(size, missing, work, workers):
+        kept.add(file, {"setting": setting, **kept.nest(["seeds", str(seed), views, kind, labels], found)})
+        print(seed, views, labels, found, flush=True)
+        if not seed and "hue" in views:
+            shown[f"{kind.upper()}, {labels}"] = drawn
     return shown
+
+
+def _results(size: Size, missing: list[Run], work: Path, workers: int) -> Iterator[tuple[Run, Any]]:
+    """Yield every run with what came of it, as they end."""
+    if workers == 1:
+        for run in missing:
+            yield run, run_one(size, *run, work)
+        return
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes to come
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        started = {pool.submit(run_one, size, *run, work): run for run in missing}
+        for done in as_completed(started):
+            yield started[done], done.result()
+
+
+def cost(size: Size, seeds: int, file: Path) -> None:
+    """Measure the network's part of a step by processor time, plain and faster, and what all runs take by that."""
+    torch.set_num_threads(1)
+    views = torch.rand(2 * size.batch_size, 3, size.pixels, size.pixels, generator=torch.Generator().manual_seed(0))
+    took = {}
+    for name, change in {"plain": nn.Module.train, "fast": speed_up}.items():
+        network = change(remove_last_layer(ResNet(1, depth=18, stem="imagenet", seed=0))[0])
+        ends = []
+        for _ in range(2):
+            start = time.process_time()
+            network(views).square().mean().backward()
+            ends.append(time.process_time() - start)
+        took[name] = min(ends)
+    steps = 5 * size.per_type // size.batch_size * size.epochs
+    hours = len(RUNS) * seeds * steps * took["fast"] / 3600
+    found = {"processor seconds of a step": took, "steps of a training": steps, "trainings": len(RUNS) * seeds}
+    kept.add(file, {**found, "hours of one core": hours, "hours of two cores": hours / 2})
+    print(kept.read(file))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--thesis-size", action="store_true")
+    parser.add_argument("--workers", type=int, default=1, help="toys to learn at a time, one thread each")
+    parser.add_argument("--cost", action="store_true", help="measure a step at the thesis' size, and stop")
     parser.add_argument("--per-type", type=int)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--views", nargs="+", choices=list(VIEWS), help="all; SimSiam's, as the thesis, at its size")
@@ -192,9 +237,12 @@ def main() -> None:
     given = parser.parse_args()
     changes = {name: value for name in ("per_type", "epochs") if (value := getattr(given, name)) is not None}
     size = replace(THESIS if given.thesis_size else Size(), **changes)
+    if given.cost:
+        cost(THESIS, given.seeds, given.out or HERE / "results" / "toy_cost.json")
+        return
     file = given.out or HERE / "results" / ("toy_thesis_size.json" if given.thesis_size else "toy.json")
     views = given.views or list(VIEWS)[: 1 if given.thesis_size else None]
-    shown = run_all(size, given.seeds, views, file, given.work)
+    shown = run_all(size, given.seeds, views, file, given.work, given.workers)
     if len(shown) == len(RUNS) and not given.thesis_size:
         draw(given.picture, "What the toys' features look like, first two principal components", shown, INKS)
 

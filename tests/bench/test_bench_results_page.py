@@ -104,7 +104,7 @@ def test_where_printed_figures_come_from(gen, rows):
     assert weighed["weighed"]["svhn fpr95"] < weighed["penultimate"]["svhn fpr95"] - 5
 
 
-def test_which_method_is_best(rows):
+def test_which_method_is_best(gen, rows):
     for name, found in rows.items():
         on_svhn = {method: row["fpr95"] for (method, ood), row in found.items() if ood == "svhn"}
         others = {method: value for method, value in on_svhn.items() if not method.startswith("knn")}
@@ -114,8 +114,18 @@ def test_which_method_is_best(rows):
     assert min(textures[C10], key=lambda method: textures[C10][method]).startswith("knn")
     better = {m for m, value in textures[C100].items() if value < textures[C100]["knn(auto)"]}
     assert better == {"vim", "ssd(tied=True)"}
-    thesis = {m: row["fpr95"] for (m, ood), row in rows[C100].items() if ood == "svhn" and row["thesis"]}
-    assert min(thesis, key=lambda method: thesis[method]) == "odin(epsilon=0.02)"
+    thesis = {
+        name: {m: row["fpr95"] for (m, ood), row in rows[name].items() if ood == "svhn" and row["thesis"]}
+        for name in rows
+    }
+    assert min(thesis[C100], key=lambda method: thesis[C100][method]) == "odin(epsilon=0.02)"
+    made = gen.read("mahalanobis_layers.json")[0]
+    for name, best in ((C10, "block3"), (C100, "weighed")):
+        forms = {layer: part["svhn fpr95"] for layer, part in made[name]["layers"].items()}
+        cuts = [row["svhn fpr95"] for row in made[name]["inverted"]]
+        assert min(forms, key=lambda layer: forms[layer]) == best
+        assert forms[best] < min([*cuts, *thesis[name].values()])
+    assert min(row["svhn fpr95"] for row in made[C10]["inverted"]) < min(thesis[C10].values())
 
 
 def test_answers_of_the_thesis_that_are_found_again(sweeps):

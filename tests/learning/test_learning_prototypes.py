@@ -109,11 +109,11 @@ def test_each_view_passes_the_gate_by_its_own_embedding() -> None:
     labels = torch.tensor([0, -1, -1])
     known, novel, gate = [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]
     first, second = torch.tensor([gate, known, novel]), torch.tensor([known, novel, novel])
-    both = opencon(gate_views="both")
+    both = opencon()
     assert both._predict(first, second, labels).tolist() == [[-1, -1, 1], [-1, 1, 1]]
-    alone = opencon()
+    alone = opencon(gate_views="first")
     assert alone._predict(first, second, labels).tolist() == [[-1, -1, 1], [-1, -1, 1]]
-    with_known = opencon(known_too=True, gate_views="both")
+    with_known = opencon(known_too=True)
     assert with_known._predict(first, second, labels).tolist() == [[-1, -2, 1], [-1, 1, 1]]
 
 
@@ -125,6 +125,22 @@ def test_a_view_taken_for_novel_moves_its_prototype() -> None:
         made(first, second, labels, TrainingProgress(0, 1))
         made.after_step(first, second, labels)
         assert bool((made.prototypes.vectors[1] != torch.tensor([0.0, 1.0])).any()) is moves
+
+
+def test_the_authors_move_prototypes_by_the_first_view_alone() -> None:
+    labels = torch.tensor([0, -1, -1])
+    first = torch.tensor([[1.0, 0.2], [0.1, 1.0], [1.0, 0.1]])
+    moved = []
+    for second in (torch.rand(3, 2), torch.rand(3, 2)):
+        made = opencon(gate="authors", gate_views="first")
+        made(first, second, labels, TrainingProgress(0, 1))
+        made.after_step(first, second, labels)
+        moved.append(made.prototypes.vectors)
+    assert torch.equal(moved[0], moved[1])
+    rows = torch.nn.functional.normalize(first, dim=1)
+    for place, row in ((0, rows[0]), (1, rows[1])):  # the third is nearest to a known prototype and moves none
+        own = torch.nn.functional.normalize(0.9 * torch.eye(2)[place] + 0.1 * row, dim=0)
+        torch.testing.assert_close(moved[0][place], own)
 
 
 def test_choices_that_do_not_exist_are_refused() -> None:

@@ -128,6 +128,16 @@ def test_the_thesis_starts_prototypes_at_random_and_the_default_does_not() -> No
     assert resolve(kind, "images", "thesis", {"start": "clusters"})[0]["start"] == "clusters"
 
 
+def test_the_gate_reads_both_views_but_in_the_authors_code() -> None:
+    kind = objective("opencon")
+    views = {
+        preset: resolve(kind, "images", preset, {})[0]["gate_views"] for preset in ("auto", "thesis", *kind.recipes)
+    }
+    assert set(views.values()) == {"both"}
+    assert resolve(kind, "embeddings", "auto", {})[0]["gate_views"] == "both"
+    assert resolve(kind, "images", "authors", {})[0]["gate_views"] == "first"
+
+
 def test_the_recipe_of_knn_plus_is_the_published_one() -> None:
     _, training = resolve(objective("supcon"), "images", "cifar10", {})
     assert (training.epochs, training.batch_size, training.learning_rate) == (500, 1024, 0.5)

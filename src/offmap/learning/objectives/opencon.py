@@ -30,11 +30,11 @@ class OpenCon(Objective):
         "gate": "thesis",
         "known_too": False,
         "start": "clusters",
-        "gate_views": "first",  # whose embeddings the gate and the pseudo-labels are taken from: "both" or the "first"
+        "gate_views": "both",  # whose embeddings the gate and the pseudo-labels are taken from: "both" or the "first"
         "assign": "prototypes",
     }
-    thesis = {"start": "random", "gate_views": "both"}  # section 8.2.2 and the algorithm of appendix B.3.2
-    authors = {"gate": "authors", "ramp": 0.5, "weight_decay": 5e-4}
+    thesis = {"start": "random"}  # section 8.2.2 and the algorithm of appendix B.3.2
+    authors = {"gate": "authors", "gate_views": "first", "ramp": 0.5, "weight_decay": 5e-4}
     embeddings = {
         "weight_novel": 0.2,
         "weight_labelled": 0.35,
@@ -109,7 +109,10 @@ class OpenCon(Objective):
         return pseudo.reshape(-1, len(labels)).expand(shape)
 
     def after_step(self, first: Tensor, second: Tensor, labels: Tensor) -> None:
-        """Move the prototypes by both views."""
+        """Move the prototypes by both views, by the authors' rule by the first."""
+        if self.chosen["gate"] == "authors":
+            self.prototypes.update(first, labels, labels < 0)
+            return
         both, named = torch.cat([first, second]), torch.cat([labels, labels])
         novel = named < 0 if self._novel is None else self._novel
         self.prototypes.update(both, named, novel)
