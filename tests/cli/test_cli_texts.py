@@ -90,6 +90,13 @@ def test_compare_and_explain_train_a_head(folder: Path, monkeypatch: pytest.Monk
         *columns, *ENCODER, "--json", monkeypatch=monkeypatch,
     )  # fmt: skip
     assert "knn(3)" in said
+    named = "\n".join(f"{text},cooking" for text in FOREIGN * 5)  # or with labels of their own, which do not count
+    (folder / "named.csv").write_text(f"question,topic\n{named}\n")
+    same = run(
+        folder, "compare", "msp, knn(3)", "--known", "known.csv", "--id-test", "test.csv", "--ood", "far=named.csv",
+        "--outliers", "named.csv", *columns, *ENCODER, "--json", monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert [row["auroc"] for row in json.loads(same)["rows"]] == [row["auroc"] for row in json.loads(said)["rows"]]
     said = run(folder, "explain", "known.csv", *columns, *ENCODER, "--json", monkeypatch=monkeypatch)
     assert json.loads(said)
 
