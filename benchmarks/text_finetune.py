@@ -38,6 +38,7 @@ from text import (
     Rows,
     choose,
     draw,
+    held_out,
     load,
     make,
     measure_open,
@@ -117,11 +118,6 @@ def detect_scope(name: str, _: float, seed: int, options: argparse.Namespace) ->
                 "auroc": percent(auroc(inside, outside)),
             }
     return found
-
-
-def held_out(data: dict[str, Rows]) -> str:
-    """The validation split."""
-    return "val" if "val" in data else "dev"
 
 
 PARTS = {"discover": find_intents, "open": detect_open, "oos": detect_scope}
