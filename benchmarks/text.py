@@ -8,6 +8,9 @@ Everything starts from the frozen embeddings of MiniLM; nothing of the encoder i
 - ``oos``: CLINC150, the linear head of `offmap guard --texts`, its detector ("guard") and others over it, fitted on the
   training queries, against the 1,000 out-of-scope test queries. The published files "small" and "imbalanced" are not at
   hand: as they are described, 50 training queries of each intent are drawn, and 25, 50, 75 or 100.
+- ``rostd``: requests about alarms, reminders and weather against those of ROSTD, which crowd workers wrote to be of
+  neither (Gangal et al. 2020). ``--rostd`` names the folder ``code/data/fbrelease/unsup`` of the GitHub repository
+  vgtomahawk/LR_GC_OOD; at most 500 training queries of each of the 12 intents are drawn, all test queries are used.
 - ``validate``: what the guard's detector was chosen on. Validation queries of known intents against those of hidden
   ones, and against CLINC150's out-of-scope training and validation queries; never a test query.
 - ``open``: a share of the intents is known; all other intents, and for CLINC150 its 1,200 out-of-scope queries, are one
@@ -45,6 +48,8 @@ SETS = ("banking77", "clinc150")
 RATIOS = (0.25, 0.5, 0.75)
 GUARD = "guard"  # what `offmap guard --texts` uses
 OOS_METHODS = (GUARD, "auto", "energy", "msp", "knn(1)", "knn(10)", "rmds", "mahalanobis")
+ROSTD_METHODS = (GUARD, "auto", "energy", "rmds", "knn(10)")
+MOST = 500  # training queries of an intent
 OPEN_METHODS = (GUARD, "energy")
 CANDIDATES = (
     GUARD,
@@ -111,18 +116,49 @@ def oos(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]
             rng = np.random.default_rng(seed)
             sizes = {"full": np.full(n, 100), "small": np.full(n, 50), "imbalanced": rng.choice(IMBALANCED, n)}
             places = draw(labels, sizes[variant], rng)
-            head = train_head(rows[places], labels[places], n)
-            known = offmap.Activations(rows[places], head, labels=labels[places])
-            scored = [offmap.Activations(data[split][0], head) for split in ("test", "oos_test")]
-            found: dict[str, Any] = {"queries": len(places), "accuracy": share(head, data["test"])}
-            for method in OOS_METHODS:
-                detector = make(method).fit(known)
-                inside, outside = (detector.score(acts) for acts in scored)
-                found[method] = {
-                    "fpr95": round(100 * fpr_at_tpr(inside, outside), 2),
-                    "auroc": round(100 * auroc(inside, outside), 2),
-                }
-            yield keys, found
+            scored = [data["test"], data["oos_test"]]
+            yield keys, {"queries": len(places), **measure_scope(rows[places], labels[places], *scored, OOS_METHODS)}
+
+
+def measure_scope(
+    rows: np.ndarray, labels: np.ndarray, test: Rows, outside: Rows, methods: Sequence[str]
+) -> dict[str, Any]:
+    """Accuracy of a head over these training rows, and FPR95 and AUROC of detectors over it."""
+    head = train_head(rows, labels, int(labels.max()) + 1)
+    known = offmap.Activations(rows, head, labels=labels)
+    found: dict[str, Any] = {"accuracy": share(head, test)}
+    for method in methods:
+        detector = make(method).fit(known)
+        inner, outer = (detector.score(offmap.Activations(some[0], head)) for some in (test, outside))
+        found[method] = {"fpr95": percent(fpr_at_tpr(inner, outer)), "auroc": percent(auroc(inner, outer))}
+    return found
+
+
+def rostd(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Requests that are of none of the known kinds, written as such."""
+    if options.rostd is None:
+        raise SystemExit("rostd: name the folder of its files with --rostd")
+    if kept.holds(RESULTS, ["rostd"]):
+        return
+    read_rows = [read_tsv(options.rostd / f"{name}.tsv") for name in ("OODRemovedtrain", "test")]
+    names = sorted({label for _, label in read_rows[0]})
+    numbers = {name: number for number, name in enumerate(names)}
+    labels, truth = (np.array([numbers.get(label, -1) for _, label in rows]) for rows in read_rows)
+    places = draw(labels, np.full(len(names), MOST), np.random.default_rng(0))
+    encoder = offmap.TextEncoder()
+    train = encoder.encode([read_rows[0][place][0] for place in places], progress=False)
+    test = encoder.encode([text for text, _ in read_rows[1]], progress=False)
+    inside = truth >= 0
+    found = measure_scope(
+        train, labels[places], (test[inside], truth[inside]), (test[~inside], truth[~inside]), ROSTD_METHODS
+    )
+    yield ["rostd"], {"queries": len(places), "known": int(inside.sum()), "unknown": int((~inside).sum()), **found}
+
+
+def read_tsv(file: Path) -> list[tuple[str, str]]:
+    """Read texts and labels: the first column is the label, the third the text."""
+    with file.open(encoding="utf-8", newline="") as opened:
+        return [(row[2].strip(), row[0]) for row in csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE)]
 
 
 def validate(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
@@ -318,7 +354,14 @@ def held_out(data: dict[str, Rows]) -> str:
     return "val" if "val" in data else "dev"
 
 
-PARTS = {"validate": validate, "threshold": threshold, "oos": oos, "open": open_intents, "discover": new_intents}
+PARTS = {
+    "validate": validate,
+    "threshold": threshold,
+    "oos": oos,
+    "rostd": rostd,
+    "open": open_intents,
+    "discover": new_intents,
+}
 
 
 def main() -> None:
@@ -329,6 +372,7 @@ def main() -> None:
     parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS)
     parser.add_argument("--methods", nargs="+", default=["discover", "learn"])
     parser.add_argument("--counts", nargs="+", default=["given", "estimated"])
+    parser.add_argument("--rostd", type=Path)
     options = parser.parse_args()
     for part in options.parts:
         for keys, found in PARTS[part](options):

@@ -26,11 +26,8 @@ from typing import Any
 import numpy as np
 
 import kept
-import offmap
-from offmap.deploy.text_head import train_head
 from offmap.learning import fine_tune, learn
 from offmap.learning.fine_tuning import SETTINGS
-from offmap.metrics.detection import auroc, fpr_at_tpr
 from text import (
     GUARD,
     RATIOS,
@@ -40,13 +37,11 @@ from text import (
     draw,
     held_out,
     load,
-    make,
     measure_open,
+    measure_scope,
     new_intent_labels,
-    percent,
     read,
     score_groups,
-    share,
 )
 
 RESULTS = Path(__file__).parent / "results" / "text_finetune.json"
@@ -106,17 +101,8 @@ def detect_scope(name: str, _: float, seed: int, options: argparse.Namespace) ->
     tuned, seconds = tune(name, labels, frozen, ("train", *pair), options)
     found: dict[str, Any] = {"cpu_seconds": seconds}
     for kind, data in [("tuned", tuned)] + [("frozen", frozen)] * options.frozen:
-        rows = data["train"][0][places]
-        head = train_head(rows, truth[places], n)
-        known = offmap.Activations(rows, head, labels=truth[places])
-        found[kind] = {"accuracy": share(head, data[pair[0]])}
-        for method in SCOPE_METHODS:
-            detector = make(method).fit(known)
-            inside, outside = (detector.score(offmap.Activations(data[split][0], head)) for split in pair)
-            found[kind][method] = {
-                "fpr95": percent(fpr_at_tpr(inside, outside)),
-                "auroc": percent(auroc(inside, outside)),
-            }
+        sets = (data[split] for split in pair)
+        found[kind] = measure_scope(data["train"][0][places], truth[places], *sets, SCOPE_METHODS)
     return found
 
 
