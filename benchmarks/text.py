@@ -108,16 +108,17 @@ def oos(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]
     data = load("clinc150")
     rows, labels = data["train"]
     n = int(labels.max()) + 1
-    for variant in ("full", "small", "imbalanced"):
+    for variant in options.variants:
         for seed in options.seeds[:1] if variant == "full" else options.seeds:
             keys = ["oos", variant, str(seed)]
-            if kept.holds(RESULTS, [*keys, GUARD]):
+            wanted = options.anew or [method for method in OOS_METHODS if not kept.holds(RESULTS, [*keys, method])]
+            if not wanted:
                 continue
             rng = np.random.default_rng(seed)
             sizes = {"full": np.full(n, 100), "small": np.full(n, 50), "imbalanced": rng.choice(IMBALANCED, n)}
             places = draw(labels, sizes[variant], rng)
             scored = [data["test"], data["oos_test"]]
-            yield keys, {"queries": len(places), **measure_scope(rows[places], labels[places], *scored, OOS_METHODS)}
+            yield keys, {"queries": len(places), **measure_scope(rows[places], labels[places], *scored, wanted)}
 
 
 def measure_scope(
@@ -373,6 +374,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["discover", "learn"])
     parser.add_argument("--counts", nargs="+", default=["given", "estimated"])
     parser.add_argument("--rostd", type=Path)
+    parser.add_argument("--variants", nargs="+", default=["full", "small", "imbalanced"])
+    parser.add_argument("--anew", nargs="+", help="measure these detectors of oos again, such as auto after a change")
     options = parser.parse_args()
     for part in options.parts:
         for keys, found in PARTS[part](options):

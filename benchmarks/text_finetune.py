@@ -68,7 +68,7 @@ def find_intents(name: str, ratio: float, seed: int, options: argparse.Namespace
     labels, classes = new_intent_labels(truth, ratio, seed)
     aside = held_out(frozen) if options.validate else "test"
     tuned, seconds = tune(name, labels, frozen, ("train", aside), options)
-    found: dict[str, Any] = {"cpu_seconds": seconds}
+    found: dict[str, Any] = {"cpu_seconds": seconds, "labelled": int((labels >= 0).sum())}
     counts = {"given": int(truth.max()) + 1, "estimated": None}
     for kind, data in [("tuned", tuned)] + [("frozen", frozen)] * options.frozen:
         for given in options.counts:
@@ -83,7 +83,8 @@ def detect_open(name: str, ratio: float, seed: int, options: argparse.Namespace)
     truth = frozen["train"][1]
     labels = np.where(np.isin(truth, choose(truth, ratio, seed)), truth, -1)
     tuned, seconds = tune(name, labels, frozen, list(frozen), options)
-    found: dict[str, Any] = {"cpu_seconds": seconds, "tuned": measure_open(tuned, ratio, seed, (GUARD,))}
+    found: dict[str, Any] = {"cpu_seconds": seconds, "labelled": int((labels >= 0).sum())}
+    found["tuned"] = measure_open(tuned, ratio, seed, (GUARD,))
     if options.frozen:
         found["frozen"] = measure_open(frozen, ratio, seed, (GUARD,))
     return found
@@ -99,7 +100,7 @@ def detect_scope(name: str, _: float, seed: int, options: argparse.Namespace) ->
     labels[places] = truth[places]
     pair = ("val", "oos_val") if options.validate else ("test", "oos_test")
     tuned, seconds = tune(name, labels, frozen, ("train", *pair), options)
-    found: dict[str, Any] = {"cpu_seconds": seconds}
+    found: dict[str, Any] = {"cpu_seconds": seconds, "labelled": len(places)}
     for kind, data in [("tuned", tuned)] + [("frozen", frozen)] * options.frozen:
         sets = (data[split] for split in pair)
         found[kind] = measure_scope(data["train"][0][places], truth[places], *sets, SCOPE_METHODS)

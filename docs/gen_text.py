@@ -20,6 +20,7 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 SETS = {"banking77": "BANKING77", "clinc150": "CLINC150"}
 RATIOS = ("0.25", "0.5", "0.75")
 OPEN = ("accuracy", "f1_known", "f1_open")
+BANKING77 = 9003  # training queries
 TPRS = (0.85, 0.9, 0.95)
 TRIED = (0.8, 0.85, 0.9, 0.95, 0.975)
 PUBLISHED_OPEN = {
@@ -194,13 +195,33 @@ def latency_text() -> str:
     )
 
 
+def rostd_table() -> str:
+    """ROSTD's requests against those of known kinds."""
+    run = read("text")["rostd"]
+    methods = ("guard", "auto", "energy", "rmds", "knn(10)")
+    cells = [f"{run[one]['fpr95']:.1f} / {run[one]['auroc']:.1f}" for one in methods]
+    head = ["training queries", "accuracy", *(name if name == "guard" else f"`{name}`" for name in methods)]
+    return table(head, [[f"{run['queries']:,}", f"{run['accuracy']:.1f}", *cells]])
+
+
+def training_text() -> str:
+    """What fine-tuning costs, from all runs on BANKING77."""
+    runs = [run for seeds in read("text_finetune")["discover"]["banking77"].values() for run in seeds.values()]
+    cost = sum(run["cpu_seconds"] for run in runs) / sum(run["labelled"] * run["epochs"] for run in runs)
+    return (
+        f"Fine-tuning took {1000 * cost:.0f} ms of one core for each labelled query of BANKING77 and epoch. Ten epochs\n"
+        f"over all of its {BANKING77:,} training queries are {10 * BANKING77 * cost / 60:.0f} minutes of one core by that."
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "open-intents": open_table,
     "out-of-scope": oos_table,
     "new-intents": new_table,
+    "rostd": rostd_table,
     "thresholds": threshold_table,
 }
-TEXTS: dict[str, Callable[[], str]] = {"latency": latency_text}
+TEXTS: dict[str, Callable[[], str]] = {"latency": latency_text, "training": training_text}
 
 
 def find(place: Sequence[str]) -> list[float]:
