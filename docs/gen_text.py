@@ -208,9 +208,10 @@ def training_text() -> str:
     """What fine-tuning costs, from all runs on BANKING77."""
     runs = [run for seeds in read("text_finetune")["discover"]["banking77"].values() for run in seeds.values()]
     cost = sum(run["cpu_seconds"] for run in runs) / sum(run["labelled"] * run["epochs"] for run in runs)
+    minutes = 10 * BANKING77 * cost / 60
     return (
-        f"Fine-tuning took {1000 * cost:.0f} ms of one core for each labelled query of BANKING77 and epoch. Ten epochs\n"
-        f"over all of its {BANKING77:,} training queries are {10 * BANKING77 * cost / 60:.0f} minutes of one core by that."
+        f"Fine-tuning took {1000 * cost:.0f} ms of one core for each labelled query of BANKING77 and epoch.\n"
+        f"Ten epochs over all of its {BANKING77:,} training queries are {minutes:.0f} minutes of one core by that."
     )
 
 
