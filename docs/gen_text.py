@@ -92,22 +92,6 @@ def open_table() -> str:
     return table([*head, *PUBLISHED_OPEN["banking77"]], rows)
 
 
-def tuned_open_table() -> str:
-    """Open intents with the fine-tuned encoder, beside the frozen one on the same splits."""
-    found, frozen = read("text_finetune").get("open", {}), read("text")["open"]
-    rows = []
-    for name, ratio in ((name, ratio) for name in SETS for ratio in RATIOS):
-        runs, best = found.get(name, {}).get(ratio, {}), choose_share(name, ratio)
-        if runs:
-            tuned = {seed: run["tuned"] for seed, run in runs.items()}
-            same = {seed: run for seed, run in frozen[name][ratio].items() if seed in runs}
-            cells = [triple(some, f"guard at {tpr}") for tpr in (best, 0.95) for some in (tuned, same)]
-            epochs = ", ".join(sorted({str(run["epochs"]) for run in runs.values()}))
-            rows.append([f"{SETS[name]}, {float(ratio):.0%}", str(len(runs)), epochs, f"{best:.0%}", *cells])
-    each = [f"{kind}, at {share}" for share in ("the chosen share", "95%") for kind in ("fine-tuned", "frozen")]
-    return table(["known", "splits", "epochs", "chosen", *each], rows)
-
-
 def oos_table() -> str:
     """Out-of-scope queries by training set and method: means over draws."""
     found = read("text")["oos"]
@@ -168,24 +152,6 @@ def topics_table() -> str:
     return table(["texts", "by", "left out, %", "accuracy", "NMI", "groups", "CPU seconds"], rows)
 
 
-def tuned_oos_text() -> str:
-    """Out-of-scope queries with the fine-tuned encoder."""
-    runs, frozen = read("text_finetune")["oos"]["clinc150"]["1.0"], read("text")["oos"]["small"]
-    lines = []
-    for seed, run in runs.items():
-        before, after = frozen[seed], run["tuned"]
-        words = [
-            f"{method} {after[method]['fpr95']:.1f} / {after[method]['auroc']:.1f} "
-            f"(frozen {before[method]['fpr95']:.1f} / {before[method]['auroc']:.1f})"
-            for method in ("guard", "auto")
-        ]
-        lines.append(
-            f"Fine-tuned on draw {seed} of the small set for {run['epochs']} epoch(s): accuracy "
-            f"{after['accuracy']:.1f} (frozen {before['accuracy']:.1f}), {', '.join(words)}."
-        )
-    return "\n".join(lines)
-
-
 def latency_text() -> str:
     """Ratios to the bare encoder."""
     guard, scope = (read("text_latency")["ratio"][name] for name in ("guard", "scope"))
@@ -220,6 +186,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "out-of-scope": oos_table,
     "new-intents": new_table,
     "rostd": rostd_table,
+    "topics": topics_table,
     "thresholds": threshold_table,
 }
 TEXTS: dict[str, Callable[[], str]] = {"latency": latency_text, "training": training_text}
