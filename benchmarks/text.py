@@ -8,10 +8,15 @@ Everything starts from the frozen embeddings of MiniLM; nothing of the encoder i
 - ``oos``: CLINC150, the linear head of `offmap guard --texts`, its detector ("guard") and others over it, fitted on the
   training queries, against the 1,000 out-of-scope test queries. The published files "small" and "imbalanced" are not at
   hand: as they are described, 50 training queries of each intent are drawn, and 25, 50, 75 or 100.
+- ``rostd``: requests about alarms, reminders and weather against those of ROSTD, which crowd workers wrote to be of
+  neither (Gangal et al. 2020). ``--rostd`` names the folder ``code/data/fbrelease/unsup`` of the GitHub repository
+  vgtomahawk/LR_GC_OOD; at most 500 training queries of each of the 12 intents are drawn, all test queries are used.
 - ``validate``: what the guard's detector was chosen on. Validation queries of known intents against those of hidden
   ones, and against CLINC150's out-of-scope training and validation queries; never a test query.
 - ``open``: a share of the intents is known; all other intents, and for CLINC150 its 1,200 out-of-scope queries, are one
   class, "open". The guard is calibrated on validation queries of known intents, never on an open one.
+- ``threshold``: what the share of known queries that the guard accepts was chosen on for ``open``: validation queries
+  alone, half of the known ones to calibrate, the other half with those of hidden intents to measure. Splits of seed 10.
 - ``discover``: a share of the intents is known and a tenth of their training queries labelled, all other training
   queries are not; accuracy on the test queries, intents matched one to one, K given and estimated. `discover` groups
   training queries; a linear head over its groups answers for test queries. `learn` answers itself.
@@ -43,6 +48,8 @@ SETS = ("banking77", "clinc150")
 RATIOS = (0.25, 0.5, 0.75)
 GUARD = "guard"  # what `offmap guard --texts` uses
 OOS_METHODS = (GUARD, "auto", "energy", "msp", "knn(1)", "knn(10)", "rmds", "mahalanobis")
+ROSTD_METHODS = (GUARD, "auto", "energy", "rmds", "knn(10)")
+MOST = 500  # training queries of an intent
 OPEN_METHODS = (GUARD, "energy")
 CANDIDATES = (
     GUARD,
@@ -58,7 +65,9 @@ CANDIDATES = (
     "maxlogit + rmds + 1.5*knn(1)",
     "energy + maxlogit + rmds + 2*knn(1)",
 )
-TPRS = (0.9, 0.95)
+TPRS = (0.85, 0.9, 0.95)  # what `threshold` says is best, and two more
+TPRS_TRIED = (0.8, 0.85, 0.9, 0.95, 0.975)
+VALIDATION_SEED = 10  # of splits that settings are tried on and no result is reported for
 LABELLED = 0.1
 IMBALANCED = (25, 50, 75, 100)
 
@@ -99,26 +108,58 @@ def oos(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]
     data = load("clinc150")
     rows, labels = data["train"]
     n = int(labels.max()) + 1
-    for variant in ("full", "small", "imbalanced"):
+    for variant in options.variants:
         for seed in options.seeds[:1] if variant == "full" else options.seeds:
             keys = ["oos", variant, str(seed)]
-            if kept.holds(RESULTS, [*keys, GUARD]):
+            wanted = options.anew or [method for method in OOS_METHODS if not kept.holds(RESULTS, [*keys, method])]
+            if not wanted:
                 continue
             rng = np.random.default_rng(seed)
             sizes = {"full": np.full(n, 100), "small": np.full(n, 50), "imbalanced": rng.choice(IMBALANCED, n)}
             places = draw(labels, sizes[variant], rng)
-            head = train_head(rows[places], labels[places], n)
-            known = offmap.Activations(rows[places], head, labels=labels[places])
-            scored = [offmap.Activations(data[split][0], head) for split in ("test", "oos_test")]
-            found: dict[str, Any] = {"queries": len(places), "accuracy": share(head, data["test"])}
-            for method in OOS_METHODS:
-                detector = make(method).fit(known)
-                inside, outside = (detector.score(acts) for acts in scored)
-                found[method] = {
-                    "fpr95": round(100 * fpr_at_tpr(inside, outside), 2),
-                    "auroc": round(100 * auroc(inside, outside), 2),
-                }
-            yield keys, found
+            scored = [data["test"], data["oos_test"]]
+            yield keys, {"queries": len(places), **measure_scope(rows[places], labels[places], *scored, wanted)}
+
+
+def measure_scope(
+    rows: np.ndarray, labels: np.ndarray, test: Rows, outside: Rows, methods: Sequence[str]
+) -> dict[str, Any]:
+    """Accuracy of a head over these training rows, and FPR95 and AUROC of detectors over it."""
+    head = train_head(rows, labels, int(labels.max()) + 1)
+    known = offmap.Activations(rows, head, labels=labels)
+    found: dict[str, Any] = {"accuracy": share(head, test)}
+    for method in methods:
+        detector = make(method).fit(known)
+        inner, outer = (detector.score(offmap.Activations(some[0], head)) for some in (test, outside))
+        found[method] = {"fpr95": percent(fpr_at_tpr(inner, outer)), "auroc": percent(auroc(inner, outer))}
+    return found
+
+
+def rostd(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Requests that are of none of the known kinds, written as such."""
+    if options.rostd is None:
+        raise SystemExit("rostd: name the folder of its files with --rostd")
+    if kept.holds(RESULTS, ["rostd"]):
+        return
+    read_rows = [read_tsv(options.rostd / f"{name}.tsv") for name in ("OODRemovedtrain", "test")]
+    names = sorted({label for _, label in read_rows[0]})
+    numbers = {name: number for number, name in enumerate(names)}
+    labels, truth = (np.array([numbers.get(label, -1) for _, label in rows]) for rows in read_rows)
+    places = draw(labels, np.full(len(names), MOST), np.random.default_rng(0))
+    encoder = offmap.TextEncoder()
+    train = encoder.encode([read_rows[0][place][0] for place in places], progress=False)
+    test = encoder.encode([text for text, _ in read_rows[1]], progress=False)
+    inside = truth >= 0
+    found = measure_scope(
+        train, labels[places], (test[inside], truth[inside]), (test[~inside], truth[~inside]), ROSTD_METHODS
+    )
+    yield ["rostd"], {"queries": len(places), "known": int(inside.sum()), "unknown": int((~inside).sum()), **found}
+
+
+def read_tsv(file: Path) -> list[tuple[str, str]]:
+    """Read texts and labels: the first column is the label, the third the text."""
+    with file.open(encoding="utf-8", newline="") as opened:
+        return [(row[2].strip(), row[0]) for row in csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE)]
 
 
 def validate(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
@@ -126,7 +167,7 @@ def validate(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str,
     for name in options.sets:
         data = load(name)
         rows, labels = data["train"]
-        held, truth = data["val" if "val" in data else "dev"]
+        held, truth = data[held_out(data)]
         if name == "clinc150":  # half of the training queries, as in the small set
             places = draw(labels, np.full(int(labels.max()) + 1, 50), np.random.default_rng(0))
             rows, labels = rows[places], labels[places]
@@ -179,25 +220,62 @@ def open_intents(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[
 
 def measure_open(data: dict[str, Rows], ratio: float, seed: int, methods: Sequence[str]) -> dict[str, Any]:
     """Measure detectors over a head for the known classes, each at the thresholds of `TPRS`."""
+    numbers, known, head = fit_known(data, ratio, seed)
+    held_rows, held_labels = data[held_out(data)]
+    aside, (test, truth) = held_rows[numbers[held_labels] >= 0], open_test(data)
+    found: dict[str, Any] = {}
+    for method in methods:
+        scored = judge_open(make(method).fit(known), head, aside, test, numbers[truth], TPRS)
+        found |= {f"{method} at {tpr}": measures for tpr, measures in scored.items()}
+    return found
+
+
+def threshold(options: argparse.Namespace) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """The guard at several thresholds on validation queries."""
+    for name, ratio in ((name, ratio) for name in options.sets for ratio in options.ratios):
+        keys = ["threshold", name, str(ratio), str(VALIDATION_SEED)]
+        if kept.holds(RESULTS, keys):
+            continue
+        data = load(name)
+        numbers, known, head = fit_known(data, ratio, VALIDATION_SEED)
+        rows, labels = data[held_out(data)]
+        if "oos_val" in data:
+            rows, labels = (np.concatenate(pair) for pair in zip((rows, labels), data["oos_val"], strict=True))
+        truth = numbers[labels]
+        own = np.random.default_rng(VALIDATION_SEED).permutation(np.flatnonzero(truth >= 0))
+        aside, tested = own[::2], np.concatenate([own[1::2], np.flatnonzero(truth < 0)])
+        detector = make(GUARD).fit(known)
+        scored = judge_open(detector, head, rows[aside], rows[tested], truth[tested], TPRS_TRIED)
+        yield keys, {f"{GUARD} at {tpr}": measures for tpr, measures in scored.items()}
+
+
+def fit_known(data: dict[str, Rows], ratio: float, seed: int) -> tuple[np.ndarray, offmap.Activations, offmap.Head]:
+    """Number the known classes, -1 for all others, and train a head on their training queries."""
     rows, labels = data["train"]
-    held_rows, held_labels = data["val" if "val" in data else "dev"]
     classes = choose(labels, ratio, seed)
     numbers = np.full(labels.max() + 2, -1)
     numbers[classes] = np.arange(len(classes))
-    own, held = numbers[labels] >= 0, numbers[held_labels] >= 0
+    own = numbers[labels] >= 0
     head = train_head(rows[own], numbers[labels[own]], len(classes))
-    known = offmap.Activations(rows[own], head, labels=numbers[labels[own]])
-    test, truth = open_test(data)
-    truth = numbers[truth]
-    found: dict[str, Any] = {}
-    for method in methods:
-        detector = make(method).fit(known)
-        scores = detector.score(offmap.Activations(test, head))
-        aside = detector.score(offmap.Activations(held_rows[held], head))
-        for tpr in TPRS:
-            said = np.where(scores < np.quantile(aside, 1 - tpr), -1, head(test).argmax(axis=1))
-            found[f"{method} at {tpr}"] = score_open(truth, said, len(classes))
-    return found
+    return numbers, offmap.Activations(rows[own], head, labels=numbers[labels[own]]), head
+
+
+def judge_open(
+    detector: offmap.Detector,
+    head: offmap.Head,
+    aside: np.ndarray,
+    test: np.ndarray,
+    truth: np.ndarray,
+    tprs: Sequence[float],
+) -> dict[float, dict[str, float]]:
+    """Measure answers to test rows, -1 below the score that these shares of the rows set aside exceed."""
+    scores = detector.score(offmap.Activations(test, head))
+    limits = np.quantile(detector.score(offmap.Activations(aside, head)), [1 - tpr for tpr in tprs])
+    answers, n = head(test).argmax(axis=1), len(head.bias)
+    return {
+        tpr: score_open(truth, np.where(scores < limit, -1, answers), n)
+        for tpr, limit in zip(tprs, limits, strict=True)
+    }
 
 
 def score_open(truth: np.ndarray, said: np.ndarray, n_known: int) -> dict[str, float]:
@@ -272,7 +350,19 @@ def answer_tests(
     return present[head(test).argmax(axis=1)]
 
 
-PARTS = {"validate": validate, "oos": oos, "open": open_intents, "discover": new_intents}
+def held_out(data: dict[str, Rows]) -> str:
+    """The validation split."""
+    return "val" if "val" in data else "dev"
+
+
+PARTS = {
+    "validate": validate,
+    "threshold": threshold,
+    "oos": oos,
+    "rostd": rostd,
+    "open": open_intents,
+    "discover": new_intents,
+}
 
 
 def main() -> None:
@@ -283,6 +373,9 @@ def main() -> None:
     parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS)
     parser.add_argument("--methods", nargs="+", default=["discover", "learn"])
     parser.add_argument("--counts", nargs="+", default=["given", "estimated"])
+    parser.add_argument("--rostd", type=Path)
+    parser.add_argument("--variants", nargs="+", default=["full", "small", "imbalanced"])
+    parser.add_argument("--anew", nargs="+", help="measure these detectors of oos again, such as auto after a change")
     options = parser.parse_args()
     for part in options.parts:
         for keys, found in PARTS[part](options):

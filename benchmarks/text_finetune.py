@@ -7,7 +7,8 @@ is that of ``text.py``, with the same functions.
 
 - ``discover``: a tenth of the known intents' training queries labelled, `learn` over the encoder's rows.
 - ``open``: all training queries of known intents are labelled; head and detector of `offmap guard --texts`.
-- ``oos``: CLINC150's small set, 50 training queries of each intent, against its out-of-scope queries.
+- ``oos``: CLINC150's small set, 50 training queries of each intent, against its out-of-scope queries; ``guard`` is the
+  detector of `offmap guard --texts`, beside `auto`.
 
 Results go to ``results/text_finetune.json`` with the CPU seconds of training; runs that are there are left out.
 Settings were tried on splits of seed 10 with validation queries (``--validate`` prints such and keeps nothing).
@@ -25,10 +26,8 @@ from typing import Any
 import numpy as np
 
 import kept
-import offmap
-from offmap.deploy.text_head import train_head
 from offmap.learning import fine_tune, learn
-from offmap.metrics.detection import auroc, fpr_at_tpr
+from offmap.learning.fine_tuning import SETTINGS
 from text import (
     GUARD,
     RATIOS,
@@ -36,18 +35,18 @@ from text import (
     Rows,
     choose,
     draw,
+    held_out,
     load,
-    make,
     measure_open,
+    measure_scope,
     new_intent_labels,
-    percent,
     read,
     score_groups,
-    share,
 )
 
 RESULTS = Path(__file__).parent / "results" / "text_finetune.json"
 SMALL = 50
+SCOPE_METHODS = (GUARD, "auto")
 
 
 def tune(
@@ -69,9 +68,9 @@ def find_intents(name: str, ratio: float, seed: int, options: argparse.Namespace
     labels, classes = new_intent_labels(truth, ratio, seed)
     aside = held_out(frozen) if options.validate else "test"
     tuned, seconds = tune(name, labels, frozen, ("train", aside), options)
-    found: dict[str, Any] = {"cpu_seconds": seconds}
+    found: dict[str, Any] = {"cpu_seconds": seconds, "labelled": int((labels >= 0).sum())}
     counts = {"given": int(truth.max()) + 1, "estimated": None}
-    for kind, data in (("tuned", tuned), ("frozen", frozen)):
+    for kind, data in [("tuned", tuned)] + [("frozen", frozen)] * options.frozen:
         for given in options.counts:
             model = learn(data["train"][0], labels, counts[given], seed=seed, progress=False)
             found[f"{kind}, K {given}"] = score_groups(data[aside][1], model.predict(data[aside][0]), classes)
@@ -84,8 +83,11 @@ def detect_open(name: str, ratio: float, seed: int, options: argparse.Namespace)
     truth = frozen["train"][1]
     labels = np.where(np.isin(truth, choose(truth, ratio, seed)), truth, -1)
     tuned, seconds = tune(name, labels, frozen, list(frozen), options)
-    found = {kind: measure_open(data, ratio, seed, (GUARD,)) for kind, data in (("frozen", frozen), ("tuned", tuned))}
-    return {"cpu_seconds": seconds, **found}
+    found: dict[str, Any] = {"cpu_seconds": seconds, "labelled": int((labels >= 0).sum())}
+    found["tuned"] = measure_open(tuned, ratio, seed, (GUARD,))
+    if options.frozen:
+        found["frozen"] = measure_open(frozen, ratio, seed, (GUARD,))
+    return found
 
 
 def detect_scope(name: str, _: float, seed: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -98,23 +100,11 @@ def detect_scope(name: str, _: float, seed: int, options: argparse.Namespace) ->
     labels[places] = truth[places]
     pair = ("val", "oos_val") if options.validate else ("test", "oos_test")
     tuned, seconds = tune(name, labels, frozen, ("train", *pair), options)
-    found: dict[str, Any] = {"cpu_seconds": seconds}
-    for kind, data in (("frozen", frozen), ("tuned", tuned)):
-        rows = data["train"][0][places]
-        head = train_head(rows, truth[places], n)
-        detector = make(GUARD).fit(offmap.Activations(rows, head, labels=truth[places]))
-        inside, outside = (detector.score(offmap.Activations(data[split][0], head)) for split in pair)
-        found[kind] = {
-            "accuracy": share(head, data[pair[0]]),
-            "fpr95": percent(fpr_at_tpr(inside, outside)),
-            "auroc": percent(auroc(inside, outside)),
-        }
+    found: dict[str, Any] = {"cpu_seconds": seconds, "labelled": len(places)}
+    for kind, data in [("tuned", tuned)] + [("frozen", frozen)] * options.frozen:
+        sets = (data[split] for split in pair)
+        found[kind] = measure_scope(data["train"][0][places], truth[places], *sets, SCOPE_METHODS)
     return found
-
-
-def held_out(data: dict[str, Rows]) -> str:
-    """The validation split."""
-    return "val" if "val" in data else "dev"
 
 
 PARTS = {"discover": find_intents, "open": detect_open, "oos": detect_scope}
@@ -127,6 +117,7 @@ def main() -> None:
     parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--counts", nargs="+", default=["given"])
+    parser.add_argument("--no-frozen", action="store_false", dest="frozen", help="leave out `learn` on frozen rows")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--trained", type=int)
     parser.add_argument("--validate", action="store_true")
@@ -138,6 +129,7 @@ def main() -> None:
             if kept.holds(RESULTS, keys) and not options.validate:
                 continue
             found = PARTS[part](name, ratio, seed, options)
+            found["epochs"] = options.epochs or SETTINGS["epochs"]
             if not options.validate:
                 kept.add(RESULTS, kept.nest(keys, found))
             print(" ".join(keys), found, flush=True)

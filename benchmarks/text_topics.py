@@ -34,6 +34,7 @@ WORKER = Path(__file__).with_name("text_topics_worker.py")
 PLAIN = ("hdbscan==0.8.44", "umap-learn==0.5.12", "scikit-learn", "pandas", "plotly", "pyyaml", "tqdm")
 BARE = ("bertopic==0.17.4",)  # its sentence-transformers is not needed where embeddings are given
 PEER = ("BERTopic", "BERTopic, outliers reduced", "BERTopic, k-means with K given")
+METHODS = (*PEER, "discover", "discover, K given")
 
 
 def group_here(method: str, rows: np.ndarray, texts: list[str], k: int) -> tuple[np.ndarray, float]:
@@ -72,11 +73,12 @@ def score(truth: np.ndarray, groups: np.ndarray, seconds: float) -> dict[str, An
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     options = parser.parse_args()
     for name in options.sets:
         rows, truth = load(name)["train"]
         texts, k = read(name, "train"), int(truth.max()) + 1
-        for method in (*PEER, "discover", "discover, K given"):
+        for method in options.methods:
             if kept.holds(RESULTS, [name, method]):
                 continue
             group = group_there if method in PEER else group_here

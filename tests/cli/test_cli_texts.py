@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from typer.testing import CliRunner
 
 import offmap
 from offmap.cli import app
 from offmap.data import holds_texts
+from offmap.errors import InputError, StoreError
 from offmap.models import save_bert
 from offmap.models.bert import BertEncoder
 from offmap.openworld import Deployment
@@ -70,14 +75,29 @@ def test_a_guard_from_a_csv_scores_texts(folder: Path, monkeypatch: pytest.Monke
     assert sum(row["known"] == "true" for row in rows) > 100
 
 
+def encode_backwards(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    return encode_words([text[::-1] for text in texts])
+
+
+def check_encoder_is_kept(made: Any) -> None:
+    """What was made from texts refers to its encoder: a function must be given, and another is refused."""
+    with pytest.raises(StoreError, match="a Python object that no file holds"):
+        _ = made.text_encoder
+    with pytest.raises(StoreError, match="is not the encoder that this was made with"):
+        made.with_text_encoder(TextEncoder(encode_backwards))
+    given = TextEncoder(encode_words)
+    assert made.with_text_encoder(given).text_encoder is given
+
+
 def test_discover_reads_columns_and_not_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = run(
         folder, "discover", "mixed.csv", "--text-column", "question", "--label-column", "topic", "--k", "3", *ENCODER,
-        "--json", "--report", "page.html", monkeypatch=monkeypatch,
+        "--json", "--report", "page.html", "--save", "found.offmap", monkeypatch=monkeypatch,
     )  # fmt: skip
     result = json.loads(said)
     assert result["n_classes"] == 3
     assert {"card", "transfer"} < set(result["names"].values())
+    check_encoder_is_kept(offmap.load(folder / "found.offmap"))
     assert "loan" in " ".join(result["names"].values())
     assert "loan interest rate" in (folder / "page.html").read_text()
 
@@ -90,6 +110,13 @@ def test_compare_and_explain_train_a_head(folder: Path, monkeypatch: pytest.Monk
         *columns, *ENCODER, "--json", monkeypatch=monkeypatch,
     )  # fmt: skip
     assert "knn(3)" in said
+    named = "\n".join(f"{text},cooking" for text in FOREIGN * 5)  # or with labels of their own, which do not count
+    (folder / "named.csv").write_text(f"question,topic\n{named}\n")
+    same = run(
+        folder, "compare", "msp, knn(3)", "--known", "known.csv", "--id-test", "test.csv", "--ood", "far=named.csv",
+        "--outliers", "named.csv", *columns, *ENCODER, "--json", monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert [row["auroc"] for row in json.loads(same)["rows"]] == [row["auroc"] for row in json.loads(said)["rows"]]
     said = run(folder, "explain", "known.csv", *columns, *ENCODER, "--json", monkeypatch=monkeypatch)
     assert json.loads(said)
 
@@ -109,6 +136,14 @@ def test_learn_and_loop_take_texts(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert novel
     assert all("loan" in row["text"] or "cash" in row["text"] for row in novel)
     assert all("loan" in row["class"] for row in novel)  # by its keywords
+    read = offmap.load(folder / "learned" / "model.offmap")
+    texts = [row["text"] for row in rows]
+    assert read.predict(encode_words(texts)).tolist() == [int(row["label"]) for row in rows]
+    check_encoder_is_kept(read)
+    with_encoder = read.with_text_encoder(TextEncoder(encode_words))
+    assert with_encoder.predict(texts).tolist() == [int(row["label"]) for row in rows]
+    with pytest.raises(InputError, match="put it in brackets"):
+        with_encoder.predict("one text")
     said = run(
         folder, "loop", "--data", "mixed.csv", *columns, *ENCODER, "--out", "loop", "--learner", "linear", "--json",
         monkeypatch=monkeypatch,

@@ -1,4 +1,4 @@
-"""The whole loop in a real browser: unknown digits are grouped, named, learned, deployed, and rolled back."""
+"""The whole loop in a real browser: unknown digits and texts are grouped, named, learned, deployed, rolled back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from collections import Counter
 import numpy as np
 import pytest
 from service_kit import make_guard
-from triage_kit import DigitsServer, write_digits
+from triage_kit import DigitsServer, Server, write_digits
+
+import offmap
+from offmap.data import read_texts
+from text_kit import unknown_texts, write_known
 
 OPTIONS = ("--known", "known.npz", "--held-out", "held.npz", "--max-forgetting", "0.05")
 WAIT = 120_000
@@ -138,6 +142,56 @@ def check_new_digits(server, data, deployed):
     else:
         assert not any(right)
         assert known.mean() < 0.4
+
+
+def test_sentences_are_shown_named_learned_and_deployed(browser, tmp_path):
+    from playwright.sync_api import expect
+
+    write_known(tmp_path / "known.csv")
+    offmap.guard(offmap.TextEncoder(), read_texts(tmp_path / "known.csv"), detector="knn(1)").save(
+        tmp_path / "guard.offmap"
+    )
+    server = Server(tmp_path, "--known", "known.csv", "--max-forgetting", "0.1")
+    odd = ["<b>bake</b> a \U0001f382 cake", "وصفة كعكة الليمون"]
+    try:
+        results = server.call("/v1/score", {"texts": [*unknown_texts(), *odd]})["results"]
+        assert sum(not one["known"] for one in results) >= 38
+        page, complaints = opened(browser, server.url)
+        page.locator("#group").click()
+        page.wait_for_selector(".group .words .thumb", timeout=WAIT)
+        expect(page.locator(".group .blank")).to_have_count(0)
+        assert page.locator(".group .thumb b").count() == 0, "a text is shown, not run"
+        assert {"auto"} == set(page.locator(".group .thumb").evaluate_all("all => all.map(one => one.dir)"))
+        groups = server.call("/v1/triage")["board"]["groups"]
+        for word in ("cake", "football"):
+            some = [one["id"] for one in groups if word in one["keywords"].split()]
+            cards = [page.locator(f"#group-{one}") for one in some]
+            assert word in cards[0].locator(".keywords").text_content()
+            assert any(word in shown for shown in cards[0].locator(".thumb").all_text_contents())
+            assert word in cards[0].locator("input[type=text]").get_attribute("placeholder"), "the proposed name"
+            if len(some) > 1:
+                for one in some:
+                    page.locator(f"#group-{one}-pick").check()
+                page.locator("#merge").click()
+                page.wait_for_selector("#merge", state="hidden")
+            page.locator(f"#group-{min(some)}-name").focus()
+            page.keyboard.type(f"about {word}")
+            page.keyboard.press("Enter")
+            page.wait_for_selector(f"#group-{min(some)}.named")
+        page.locator("#learn").click()
+        page.wait_for_selector("#version-1", timeout=WAIT)
+        page.locator("#deploy-1").click()
+        page.wait_for_selector("#version-1.live")
+        asked = {"texts": ["lemon cake recipe help", "football match result again", "repay loan early today"]}
+        answers = server.call("/v1/score", asked)["results"]
+        assert [one["class"] for one in answers] == ["about cake", "about football", "loan"]
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert complaints == []
+        page.context.close()
+    finally:
+        server.end()
 
 
 def test_a_token_opens_the_page(browser, tmp_path):

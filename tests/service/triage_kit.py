@@ -44,13 +44,12 @@ def write_digits(folder: Path) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-class DigitsServer:
+class Server:
     """`offmap serve` in a process of its own."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         command = [
-            sys.executable, "-m", "offmap.cli", "serve", "guard.offmap", "--model", "digitsnet:make",
-            "--weights", "net.safetensors", "--classes", "classes.txt", "--store", "store", "--port", "0", *options,
+            sys.executable, "-m", "offmap.cli", "serve", "guard.offmap", "--store", "store", "--port", "0", *options,
         ]  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment)
@@ -66,12 +65,6 @@ class DigitsServer:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
-    def score(self, inputs: np.ndarray) -> list[dict]:
-        found = []
-        for start in range(0, len(inputs), 64):
-            found += self.call("/v1/score", {"inputs": inputs[start : start + 64].tolist()})["results"]
-        return found
-
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.end()
@@ -81,6 +74,20 @@ class DigitsServer:
             self.process.terminate()
         self.process.wait(60)
         self.process.stderr.close()
+
+
+class DigitsServer(Server):
+    """The same for the network and the digits of `write_digits`."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        network = ("--model", "digitsnet:make", "--weights", "net.safetensors", "--classes", "classes.txt")
+        super().__init__(folder, *network, *options)
+
+    def score(self, inputs: np.ndarray) -> list[dict]:
+        found = []
+        for start in range(0, len(inputs), 64):
+            found += self.call("/v1/score", {"inputs": inputs[start : start + 64].tolist()})["results"]
+        return found
 
 
 def rows_of(labels, seed):

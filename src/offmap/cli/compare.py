@@ -47,7 +47,7 @@ def compare(
         compared,
         known=inputs.activations(known, requirements),
         id_test=inputs.activations(id_test, requirements),
-        ood={name: inputs.activations(path, requirements) for name, path in sets.items()} or None,
+        ood={name: inputs.activations(path, requirements, unknown=True) for name, path in sets.items()} or None,
         val=None if val is None else inputs.activations(val, requirements),
         outliers=inputs.outliers(outliers, noise, known, requirements),
     )

@@ -94,7 +94,7 @@ def discover(
     if report is not None:
         found.to_html(report, items)
     if save is not None:
-        found.save(save)
+        (found.with_text_encoder(inputs.text_encoder()) if inputs.is_text(data) else found).save(save)
     result: dict[str, Any] = {
         "n_classes": found.n_classes,
         "interval": list(found.n_classes_interval),

@@ -63,7 +63,7 @@ def fit(
             tpr=tpr,
             by_class=by_class,
             confidence=confidence,
-            shift=None if recent is None else inputs.activations(recent, wanted(guard)),
+            shift=None if recent is None else inputs.activations(recent, wanted(guard), unknown=True),
         )
     guard.save(out)
     threshold = None if calibrate is None or by_class or recent is not None else guard.threshold

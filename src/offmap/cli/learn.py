@@ -103,8 +103,10 @@ def learn(
     predicted = model.predict(rows)
     items = _items(inputs, data, samples)
     named = _names(model, predicted, samples, items if inputs.is_text(data) else None)
-    if named:
-        model = model.rename(named)
+    model = model.rename(named)
+    if inputs.is_text(data):
+        model = model.with_text_encoder(inputs.texts().encoder)
+    if named or inputs.is_text(data):
         model.save(out / "model.offmap")
     if predictions is not None:
         files.write_table(predictions, _table(model, rows, predicted, samples, items if inputs.is_text(data) else None))

@@ -219,12 +219,12 @@ class InputOptions:
     def _pictures(self) -> dict[str, Any]:
         return {"mode": "L" if self.gray else "RGB", "unreadable": "skip" if self.skip_unreadable else "error"}
 
-    def activations(self, source: Path, requirements: Requirements | None = None) -> Activations:
-        """Return what the network says about the data, or said when it was extracted."""
+    def activations(self, source: Path, requirements: Requirements | None = None, unknown: bool = False) -> Activations:
+        """Return what the network says about the data, or said before; labels of `unknown` inputs are not read."""
         from offmap import data
 
         if self.is_text(source):
-            return self.texts().read_activations(source)
+            return self.texts().read_activations(source, labelled=not unknown)
         if self.model is None:
             return data.read_activations(source, None if self.head is None else data.read_head(self.head))
         return self.network().extract(self.batches(source), requirements=requirements, device=self.device)
@@ -287,7 +287,7 @@ class InputOptions:
     ) -> Activations | None:
         """Outliers to choose parameters on: those given, or so many inputs of noise shaped like the data, or none."""
         if source is not None:
-            return self.activations(source, requirements)
+            return self.activations(source, requirements, unknown=True)
         if noise is None:
             return None
         return self.network().noise(noise, self.batches(like).shape, requirements=requirements, device=self.device)

@@ -132,7 +132,9 @@ class TextReader:
         self._has_labels = self._has_labels or found.labels is not None
         return found
 
-    def read_activations(self, path: str | os.PathLike[str], unknown: str | None = None) -> Activations:
+    def read_activations(
+        self, path: str | os.PathLike[str], unknown: str | None = None, labelled: bool = True
+    ) -> Activations:
         """Read texts, encode them, and number their labels, -1 where there is none.
 
         Parameters
@@ -141,10 +143,12 @@ class TextReader:
             A file or folder of texts.
         unknown : str, optional
             A label that stands for none.
+        labelled : bool, default True
+            Whether to read labels: those of unknown texts name other classes.
         """
         texts = self.read_texts(path)
         features = self.encoder.encode(texts.texts)
-        if texts.labels is None:
+        if texts.labels is None or not labelled:
             return Activations(features, self.head)
         self.classes = self.classes or tuple(name for name in texts.classes if name != unknown)
         labels = texts.encode_labels(self.classes, unknown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -16,12 +16,13 @@ from offmap.discovery.counting import ClassCount
 from offmap.discovery.describe import CORE, ClassInfo, describe
 from offmap.discovery.naming import suggest_names
 from offmap.errors import InputError, MissingError, StoreError
+from offmap.text import MadeFromTexts, read_text_reference
 
 KIND = "discovery"
 
 
 @dataclass(frozen=True, eq=False)
-class Discovery:
+class Discovery(MadeFromTexts):
     """The classes found among unlabelled rows, and which row belongs to which.
 
     Parameters
@@ -43,6 +44,8 @@ class Discovery:
         Method, space and seed.
     journal
         The edits made since, in order.
+    text_reference
+        Of texts: what their encoder is and its checksum; see `with_text_encoder`.
     """
 
     labels: Labels
@@ -54,6 +57,7 @@ class Discovery:
     settings: dict[str, Any]
     journal: tuple[dict[str, Any], ...] = ()
     rows: Floats | None = field(default=None, repr=False)
+    text_reference: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -193,12 +197,14 @@ class Discovery:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write labels, classes and journal to one file; features are not in it."""
-        config = {
+        config: dict[str, Any] = {
             "classes": [info.to_json() for info in self.classes],
             "settings": self.settings,
             "journal": list(self.journal),
             "count": None if self.count is None else asdict(self.count),
         }
+        if self.text_reference is not None:
+            config["text_encoder"] = dict(self.text_reference)
         tensors: dict[str, npt.NDArray[Any]] = {
             "labels": self.labels,
             "given": self.given,
@@ -229,6 +235,7 @@ class Discovery:
                 settings=config["settings"],
                 journal=tuple(config["journal"]),
                 count=None if count is None else ClassCount.from_json(count),
+                text_reference=read_text_reference(config),
                 **{name: stored.tensors[name] for name in kinds},
             )
             ids = [*found.names, -1]

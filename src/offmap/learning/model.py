@@ -23,6 +23,7 @@ from offmap.models.bert_weights import save_bert
 from offmap.models.known_heads import RotatedLinear, build_known_head, turn_pictures
 from offmap.neighbors.vectors import unit
 from offmap.network import Network
+from offmap.text import MadeFromTexts, read_text_reference
 from offmap.typing import Float32Array
 
 KIND = "open-world-model"
@@ -95,7 +96,7 @@ class KnownNet(nn.Module):
 
 
 @dataclass(frozen=True)
-class OpenWorldModel:
+class OpenWorldModel(MadeFromTexts):
     """A learned model of known and novel classes.
 
     Parameters
@@ -112,6 +113,9 @@ class OpenWorldModel:
         The loss and its parts, epoch by epoch.
     config
         Objective, settings, seed, number of classes asked for, and novel classes that were dropped as unused.
+    text_reference
+        Of a model that was learned from the rows of a text encoder: which one that is, and its checksum. With it,
+        given by `with_text_encoder`, texts are taken wherever rows are.
     """
 
     net: OpenWorldNet
@@ -120,6 +124,7 @@ class OpenWorldModel:
     n_known: int
     history: list[dict[str, float]] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
+    text_reference: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         novel = len(self.class_ids) - self.n_known
@@ -189,6 +194,8 @@ class OpenWorldModel:
         }
         if self.net.known_head is not None:
             config["known_head"] = self.net.known_head.config
+        if self.text_reference is not None:
+            config["text_encoder"] = dict(self.text_reference)
         store.save(Path(path), KIND, config, tensors)
 
     def save_encoder(self, folder: str | os.PathLike[str]) -> Path:
@@ -218,10 +225,14 @@ class OpenWorldModel:
             net.requires_grad_(False).eval()
             _check_runs(net, config["encoder"])
             ids = np.asarray(config["class_ids"], np.int64)
-            return cls(net, ids, tuple(map(str, names)), n_known, config["history"], config["run"])
+            reference = read_text_reference(config)
+            return cls(net, ids, tuple(map(str, names)), n_known, config["history"], config["run"], reference)
 
     def _blocks(self, x: Any, size: int = 1024) -> Iterator[Tensor]:
         encoder = self.net.encoder
+        if self.text_reference is not None and len(x) and all(isinstance(one, str) for one in x):
+            assert self.text_encoder is not None
+            x = self.text_encoder.encode(x, progress=False)
         inputs = (as_tokens(x, encoder.tokenizer) if encoder.reads_tokens else as_inputs(x)).tensor
         if not len(inputs):
             raise InputError("there is no input; give at least one row")

@@ -113,7 +113,7 @@ function thumbs(ids, label) {
     box.append(blank);
     item(id).then((found) => {
       if (found.url) blank.replaceWith(el("img", { className: "thumb", src: found.url, alt: "", draggable: false }));
-      else if (found.text) { blank.className = "thumb"; blank.textContent = found.text; box.classList.add("words"); box.removeAttribute("role"); }
+      else if (found.text) { blank.className = "thumb"; blank.dir = "auto"; blank.textContent = found.text; box.classList.add("words"); box.removeAttribute("role"); }
       else blank.textContent = found.score === undefined ? "gone" : Number(found.score).toPrecision(3);
     });
   }
