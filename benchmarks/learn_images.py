@@ -2,7 +2,8 @@
 
 ``python benchmarks/learn_images.py fashion`` reads Fashion-MNIST (Debian's dataset-fashion-mnist, or the folder
 fashion-mnist of --data), the first five classes known. ``python benchmarks/learn_images.py cifar10 --data FOLDER``
-reads cifar10_train.npz (arrays images and labels), with --split C10-5 or ORCA-C10. Both write
+reads cifar10_train.npz (arrays images and labels), else the test pictures or the published archive of the data folder,
+with --split C10-5 or ORCA-C10. Both write
 results/learn_images.json, what was measured on other sets kept, and docs/learned-<set>.svg. --network resnet18 and
 more --epochs are for those who have a GPU (--device cuda).
 """
@@ -21,6 +22,8 @@ import numpy.typing as npt
 
 import kept
 from learn import measured
+from offmap.bench.sets import load_set
+from offmap.bench.suites import SetSpec
 from offmap.data import open_world_split, published_split
 from offmap.data.views import ImageViews
 from offmap.discovery import Space, discover
@@ -38,7 +41,7 @@ SHOWN = 400
 
 
 def fashion(data: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    from offmap.bench.sets import read_idx
+    from offmap.data.idx import read_idx
 
     folder = data / "fashion-mnist" if (data / "fashion-mnist").is_dir() else FASHION
     files = (folder / f"train-{kind}" for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
@@ -47,8 +50,14 @@ def fashion(data: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 
 
 def cifar10(data: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    held = np.load(data / "cifar10_train.npz")
-    return held["images"], held["labels"].astype(np.int64)
+    file = data / "cifar10_train.npz"
+    if file.is_file():
+        held = np.load(file)
+        return held["images"], held["labels"].astype(np.int64)
+    published = {"cifar": "cifar10", "part": "train"}
+    found = load_set(SetSpec("known", {"tiles": "cifar10_test", "otherwise": published}), data).samples
+    assert found.labels is not None
+    return np.asarray(found.inputs), found.labels.astype(np.int64)
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:

@@ -54,4 +54,4 @@ def speed_up(network: nn.Module) -> nn.Module:
     for part in network.modules():
         if type(part) is nn.Conv2d:
             part.__class__ = SmallMapConv2d
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # torch's stubs
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs
