@@ -114,6 +114,7 @@ def run_stream(case: dict[str, Any], seed: int) -> dict[str, Any]:
     current = offmap.openworld.run(made.known, made.labels, made.stream, case["rounds"], seed)
     found = current.predict(made.test)
     after = open_world_accuracy(made.wanted, found, range(n_known))
+    named = current.deployment.verdicts(made.test, "features").predicted
     result = {
         "classes": int(made.wanted.max()) + 1,
         "found": current.n_classes,
@@ -122,6 +123,8 @@ def run_stream(case: dict[str, Any], seed: int) -> dict[str, Any]:
         "known": after.known,
         "all": after.all,
         "new": after.novel,
+        "all_if_none_rejected": open_world_accuracy(made.wanted, named, range(n_known)).all,
+        "learner": [None if record.round is None else record.round.settings["learner"] for record in current.rounds],
         "rejected": float((found < 0).mean()),
         "outside_flagged": None if made.outside is None else float((current.predict(made.outside) < 0).mean()),
         "deployed": [record.deployed for record in current.rounds],

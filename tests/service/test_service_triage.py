@@ -329,6 +329,22 @@ def test_a_learner_that_makes_new_features_needs_a_network(world):
             Triage(world.service, world.known, learner=learner)
 
 
+def test_a_head_over_a_kernel_reads_the_same_features(world):
+    world.triage.close()
+    world.triage = Triage(world.service, world.known, learner="kernel")
+    for learned, seed in enumerate((1, 2), 1):  # the second round begins with a deployment that maps features
+        world.meet(seed=seed)
+        board = world.grouped()
+        group = board["groups"][0]["id"]
+        world.triage.apply_edit(board["number"], "name", {"group": group, "name": f"eel {learned}"})
+        world.triage.deploy(world.learned()["id"])
+        assert world.service.deployment.maps_features
+        assert world.service.deployment.width == rows_of([0], 0).shape[1]
+        answers = world.service.score(features=rows_of(OLD + np.arange(40) % 2, 7))
+        named = {one["class"] for one in answers if one["known"]}
+        assert named == {f"eel {number}" for number in range(1, learned + 1)}
+
+
 def test_a_reload_takes_what_was_learned_out_of_service(world):
     world.meet()
     board = world.grouped()

@@ -196,10 +196,12 @@ def _own(
         kept = _read(held_out, inputs)
         aside = {"held_out": (kept.labels, kept.arrays)}
     detector, tpr = guard
+    if inputs.is_text(data) and options["learner"] == "auto":
+        options = {**options, "learner": "linear"}  # what an encoder of texts gives is told apart by a linear head
     network = None if inputs.model is None else inputs.network()
     state = begin(
         detector, known.labels, network=network, head=known.head, class_names=known.classes or None, tpr=tpr,
-        seed=seed, **aside, **known.arrays,
+        learner=options["learner"], seed=seed, **aside, **known.arrays,
     )  # fmt: skip
     streams = [rows.stream() for rows in arriving]
     if len(streams) == 1:

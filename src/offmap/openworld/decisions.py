@@ -14,7 +14,8 @@ from offmap.typing import Array
 LEVEL = 0.05
 CLASS_FALL = 0.2  # of one known class; it has few held-out inputs, so less would be noise
 MIN_RECALL = 0.5
-MOST_LOST = 5  # inputs of new classes for each one of a known class that is won back
+MOST_LOST = 5  # per cent of the inputs of new classes for each per cent of known ones that is won back
+MOST_FOR_ONE = 10  # inputs of new classes for one of a known class: of few known ones, one is no share to go by
 
 Labels = npt.NDArray[np.int64]
 Outcome = Literal["learned", "merged", "waiting", "left out"]
@@ -166,7 +167,8 @@ def class_offsets(logits: Array, truth: Labels, n_old: int, least: float, new_lo
         The accuracy to reach, as far as lowering new classes can.
     new_logits : array or None, default None
         Calibration inputs of new classes × all classes. With them a new class is not lowered further once that costs
-        more than five of them for each known input that is won back: among few known inputs one may ask for much.
+        more than 5 % of them for each per cent of known inputs that is won back, or ten of them for each: among few
+        known inputs one may ask for much.
 
     Examples
     --------
@@ -181,9 +183,10 @@ def class_offsets(logits: Array, truth: Labels, n_old: int, least: float, new_lo
     needed = int(np.ceil(least * len(truth) - 1e-9)) - int((right & (gap <= 0)).sum())
     taken = np.flatnonzero(right & (gap > 0))
     taken = taken[np.argsort(gap[taken], kind="stable")][: max(needed, 0)]
+    price = np.inf if new_logits is None else min(MOST_LOST * len(new_logits) / len(truth), MOST_FOR_ONE)
     for won in range(len(taken), 0, -1):
         offsets = _lower(new[taken[:won]], old[taken[:won]], gap[taken[won - 1]])
-        if new_logits is None or _lost(new_logits, n_old, offsets) <= MOST_LOST * won:
+        if new_logits is None or _lost(new_logits, n_old, offsets) <= price * won:
             return offsets
     return np.zeros(new.shape[1])
 

@@ -19,6 +19,7 @@ from offmap.errors import InputError
 from offmap.extra_passes import Requirements
 from offmap.network import Network
 from offmap.openworld.examples import KnownExamples
+from offmap.openworld.extended_network import ExtendedNetwork
 from offmap.openworld.network_files import network_parts, prefix_names, restore_network, select_prefix, stored_parts
 from offmap.openworld.pictures import PictureSettings
 from offmap.text import TextEncoder
@@ -122,8 +123,16 @@ class Deployment:
 
     @property
     def width(self) -> int | None:
-        """How many features the detector reads; `None` where it reads logits alone."""
+        """How many features it reads; `None` where the detector reads logits alone, or a learned model others."""
+        if isinstance(self.network, ExtendedNetwork) and self.network.reads_features:
+            mapped = self.network.update.feature_map
+            return None if mapped is None else mapped.width
         return None if self.detector.fitting is None else self.detector.fitting.width
+
+    @property
+    def maps_features(self) -> bool:
+        """Whether given features go through a learned map before the detector reads them."""
+        return isinstance(self.network, ExtendedNetwork) and self.network.reads_features
 
     @property
     def head(self) -> Head | None:
@@ -149,6 +158,9 @@ class Deployment:
             How many inputs the network sees at once.
         """
         if kind == "features":
+            if self.maps_features:
+                assert self.network is not None
+                return self.network.extract(np.asarray(rows), batch_size=batch_size, progress=False)
             return Activations(np.asarray(rows))
         if self.encoder is not None:
             rows = self.encoder.encode(rows, progress=False)

@@ -20,6 +20,7 @@ from offmap.extra_passes import Request, Requirements
 from offmap.network import Backend, Network
 from offmap.network.batches import update_digest
 from offmap.openworld.inputs import LabeledInputs
+from offmap.openworld.kernel_map import KernelMap
 from offmap.typing import Array
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class ClassifierUpdate:
         A network that was trained further.
     reads_inputs
         Whether `model` reads the inputs themselves.
+    feature_map
+        What features go through before `head` reads them.
     """
 
     class_names: tuple[str, ...]
@@ -54,6 +57,7 @@ class ClassifierUpdate:
     model: OpenWorldModel | None = None
     network: Network | None = None
     reads_inputs: bool = False
+    feature_map: KernelMap | None = None
 
     @property
     def kind(self) -> str:
@@ -73,7 +77,8 @@ class ClassifierUpdate:
                 f"the detector reads {requirements.describe()}, which features do not tell; learn with 'finetune'"
             )
         if self.model is None:
-            return Activations(part.features, self.head, None, labels)
+            features = part.features if self.feature_map is None else self.feature_map(part.features)
+            return Activations(features, self.head, None, labels)
         rows = part.rows("inputs") if self.reads_inputs else part.features
         return Activations(self.model.transform(rows), _head_of(self.model), None, labels)
 
@@ -112,9 +117,22 @@ class ClassifierUpdate:
         """
         if self.network is not None:
             return self.network
-        if self.model is not None:
-            return ExtendedNetwork(self, network)
-        return None if network is None else ExtendedNetwork(self, network)
+        if isinstance(network, ExtendedNetwork) and network.reads_features:
+            network = None  # it is what was learned before, which this update takes the place of
+        if network is None and self.model is None and self.feature_map is None:
+            return None
+        return ExtendedNetwork(self, network)
+
+    def head_arrays(self) -> dict[str, Array]:
+        """Return the arrays of the head, and of the map before it, by name; none without a head."""
+        if self.head is None:
+            return {}
+        return {**self.head.arrays(), **({} if self.feature_map is None else self.feature_map.arrays())}
+
+    @classmethod
+    def from_head_arrays(cls, class_names: tuple[str, ...], arrays: Mapping[str, Array]) -> ClassifierUpdate:
+        """Make an update from what `head_arrays` gave."""
+        return cls(class_names, Head(arrays["weight"], arrays["bias"]), feature_map=KernelMap.from_arrays(arrays))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``learned.offmap`` (and ``model.offmap``) into a folder."""
@@ -123,9 +141,7 @@ class ClassifierUpdate:
             "class_names": list(self.class_names),
             "reads_inputs": self.reads_inputs,
         }
-        tensors: dict[str, Array] = {}
-        if self.head is not None:
-            tensors = {"weight": self.head.weight, "bias": self.head.bias}
+        tensors: dict[str, Array] = self.head_arrays()
         if self.network is not None:
             config["head"] = head_name(self.network)
             state = {} if self.network.model is None else self.network.model.state_dict()
@@ -141,7 +157,7 @@ class ClassifierUpdate:
         stored = store.load(Path(folder) / "learned.offmap", KIND)
         names, kind = tuple(stored.config["class_names"]), stored.config["kind"]
         if kind == "head":
-            return cls(names, Head(stored.tensors["weight"], stored.tensors["bias"]))
+            return cls.from_head_arrays(names, stored.tensors)
         if kind == "model":
             from offmap.learning import OpenWorldModel
 
@@ -192,7 +208,7 @@ class ExtendedBackend(Backend):
         digest = hashlib.blake2b(b"" if self.base is None else self.base.fingerprint().encode(), digest_size=16)
         arrays: Mapping[str, Any] = {} if self.update.model is None else self.update.model.net.state_dict()
         if self.update.head is not None:
-            arrays = {"weight": self.update.head.weight, "bias": self.update.head.bias}
+            arrays = self.update.head_arrays()
         for name, array in arrays.items():
             update_digest(digest, name, array)
         return digest.hexdigest()
@@ -210,7 +226,9 @@ class ExtendedBackend(Backend):
         """Run the network below, then what was learned, on one batch."""
         found: dict[str, Array] = {} if self.base is None else self.base.run(inputs, requests, start)
         rows = None if isinstance(inputs, Mapping) else as_array(inputs, "inputs")
-        features = np.zeros((len(inputs), 1), np.float32) if self.base is None else found["features"]
+        features = found.get("features", rows)
+        if self.base is None and self.update.reads_inputs:
+            features = np.zeros((len(inputs), 1), np.float32)
         acts = self.update.activations(LabeledInputs.of(features, None, rows))
         return {**found, "features": np.asarray(acts.features), "logits": np.asarray(acts.logits)}
 
@@ -223,7 +241,8 @@ class ExtendedNetwork(Network):
     update
         A head or a model over the network's features, or over the inputs.
     network
-        The network as it was before; `None` when `update` reads the inputs themselves.
+        The network as it was before; `None` when `update` reads the inputs themselves, or features that come from
+        elsewhere.
     """
 
     def __init__(self, update: ClassifierUpdate, network: Network | None) -> None:
@@ -232,6 +251,11 @@ class ExtendedNetwork(Network):
 
     def __repr__(self) -> str:
         return f"{self.base!r} with {len(self.update.class_names)} classes"
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether its inputs are features that come from elsewhere."""
+        return self.base is None and not self.update.reads_inputs
 
     def merge(self, example: Any = None) -> Network:
         """Return one torch network with the new head in place of the old one, such as to export it.
@@ -242,6 +266,8 @@ class ExtendedNetwork(Network):
             A few inputs, where the network below was not run yet: its last layer is found by running it.
         """
         head, base = self.update.head, self.base
+        if head is not None and base is None:
+            return Network(_head_module(self.update))
         if head is None or base is None or base.model is None:
             raise InputError(f"{self}: only a head over a torch network becomes one network; learn with 'finetune'")
         if base.backend.tap is None:
@@ -250,7 +276,7 @@ class ExtendedNetwork(Network):
             base(example)
         module, name = copy.deepcopy(base.model), head_name(base)
         parent, _, own = name.rpartition(".")
-        setattr(module.get_submodule(parent), own, linear_module(head))
+        setattr(module.get_submodule(parent), own, _head_module(self.update))
         return Network(module, base.layer)
 
 
@@ -316,6 +342,15 @@ def linear_module(head: Head) -> nn.Linear:
         layer.weight.copy_(torch.from_numpy(np.asarray(head.weight, np.float32)))
         layer.bias.copy_(torch.from_numpy(np.asarray(head.bias, np.float32)))
     return layer.requires_grad_(False)
+
+
+def _head_module(update: ClassifierUpdate) -> nn.Module:
+    """Return the head of an update, with the map before it where there is one, as a torch module."""
+    from torch import nn
+
+    assert update.head is not None
+    linear = linear_module(update.head)
+    return linear if update.feature_map is None else nn.Sequential(update.feature_map.module(), linear)
 
 
 def head_name(network: Network) -> str:

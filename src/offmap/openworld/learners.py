@@ -16,6 +16,7 @@ from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld.extended_network import ClassifierUpdate, grow_head
 from offmap.openworld.inputs import LabeledInputs
+from offmap.openworld.kernel_map import LANDMARKS, fit_kernel_map, prefers_kernel
 from offmap.registry import Registry
 from offmap.typing import Array
 
@@ -23,6 +24,7 @@ Progress = Callable[[str, float], None]
 EPOCHS = 12
 LEARNING_RATE = 3e-3
 STRENGTH = 10.0
+KERNEL_STRENGTH = 100.0
 
 
 @dataclass(frozen=True)
@@ -101,22 +103,27 @@ def linear_head(features: Array, labels: Array, n_classes: int, strength: float 
     >>> linear_head(rows, np.array([0, 0, 1, 1]), 2)(rows).argmax(axis=1)
     array([0, 0, 1, 1])
     """
+    rows = np.asarray(features, np.float64)
+    centre, spread = rows.mean(axis=0), rows.std(axis=0)
+    scale = 1 / ((spread + 1e-6 * spread.max() + 1e-12) * np.sqrt(rows.shape[1]))
+    made = _logistic_regression((rows - centre) * scale, labels, n_classes, strength)
+    weight = made.weight.astype(np.float64) * scale
+    return Head(weight, made.bias - weight @ centre)
+
+
+def _logistic_regression(rows: Array, labels: Array, n_classes: int, strength: float) -> Head:
     from sklearn.linear_model import LogisticRegression
 
-    rows = np.asarray(features, np.float64)
     present = len(np.unique(labels))
     if present < n_classes:
         raise InputError(f"{n_classes} classes but rows of {present} to learn from; every class needs one at least")
     if n_classes == 1:
         return Head(np.zeros((1, rows.shape[1])))
-    centre, spread = rows.mean(axis=0), rows.std(axis=0)
-    scale = 1 / ((spread + 1e-6 * spread.max() + 1e-12) * np.sqrt(rows.shape[1]))
-    model = LogisticRegression(C=strength, max_iter=200, tol=1e-5).fit((rows - centre) * scale, labels)
+    model = LogisticRegression(C=strength, max_iter=200, tol=1e-5).fit(rows, labels)
     weight, bias = model.coef_, model.intercept_
     if n_classes == 2:  # scikit-learn keeps one row for two classes
         weight, bias = np.concatenate([-weight / 2, weight / 2]), np.concatenate([-bias / 2, bias / 2])
-    weight = weight * scale
-    return Head(weight, bias - weight @ centre)
+    return Head(weight, bias)
 
 
 @LEARNERS.register("linear")
@@ -128,6 +135,66 @@ def linear(material: LearnerInputs) -> ClassifierUpdate:
     train = material.train
     head = linear_head(train.features, train.labels, len(material.class_names), settings["strength"])
     return ClassifierUpdate(material.class_names, head)
+
+
+def mapped_head(features: Array, labels: Array, n_classes: int, strength: float = KERNEL_STRENGTH) -> Head:
+    """Fit a multinomial logistic regression on features of a kernel map, which are on one scale already.
+
+    Parameters
+    ----------
+    features, labels, n_classes
+        As `linear_head` takes them.
+    strength : float, default 100
+        The inverse of the L2 penalty.
+
+    Examples
+    --------
+    >>> rows = np.array([[0.0, 1.0], [0.2, 1.1], [3.0, 0.0], [3.1, 0.2]])
+    >>> mapped_head(rows, np.array([0, 0, 1, 1]), 2)(rows).argmax(axis=1)
+    array([0, 0, 1, 1])
+    """
+    return _logistic_regression(np.asarray(features, np.float64), labels, n_classes, strength)
+
+
+def fit_kernel(
+    train: LabeledInputs,
+    class_names: tuple[str, ...],
+    seed: int = 0,
+    strength: float = KERNEL_STRENGTH,
+    landmarks: int = LANDMARKS,
+) -> ClassifierUpdate:
+    """Fit a linear head over a kernel map of features.
+
+    Parameters
+    ----------
+    train : LabeledInputs
+        Labelled inputs of all classes.
+    class_names : tuple of str
+        Of all classes.
+    seed : int, default 0
+        Draws the rows that the map compares with.
+    strength : float, default 100
+        As `mapped_head` takes it.
+    landmarks : int, default 500
+        As `fit_kernel_map` takes it.
+    """
+    mapped = fit_kernel_map(train.features, seed, landmarks)
+    head = mapped_head(mapped(train.features), train.labels, len(class_names), strength)
+    return ClassifierUpdate(class_names, head, feature_map=mapped)
+
+
+def needs_kernel(train: LabeledInputs, seed: int = 0) -> bool:
+    """Tell whether classes are told apart better over a kernel map of their features, by cross-validation."""
+    return prefers_kernel(train.features, train.labels, linear_head, mapped_head, seed)
+
+
+@LEARNERS.register("kernel")
+def kernel(material: LearnerInputs) -> ClassifierUpdate:
+    """Keep the encoder and train a linear head over a Gaussian kernel of its features: boundaries may be curved."""
+    settings = {"strength": KERNEL_STRENGTH, "landmarks": LANDMARKS, **material.settings}
+    _no_more({name: value for name, value in settings.items() if name not in ("strength", "landmarks")}, "kernel")
+    material.progress("training a head over a kernel", 0.2)
+    return fit_kernel(material.train, material.class_names, material.seed, **settings)
 
 
 @LEARNERS.register("prototypes")
@@ -186,13 +253,27 @@ def opencon(material: LearnerInputs) -> ClassifierUpdate:
     return ClassifierUpdate(material.class_names, model=model, reads_inputs=space == "inputs")
 
 
-def choose(name: str, network: Network | None, train: LabeledInputs) -> str:
-    """Return the name of the learner; ``"auto"`` trains a torch network further given inputs, else a linear head."""
-    if name == "auto":
-        can_train = network is not None and network.model is not None and train.inputs is not None
-        return "finetune" if can_train else "linear"
-    LEARNERS.get(name, also=("auto",))
-    return name
+def choose(name: str, network: Network | None, train: LabeledInputs, seed: int = 0) -> str:
+    """Return the name of the learner.
+
+    Parameters
+    ----------
+    name : str
+        As asked for. ``"auto"`` trains a torch network further where there are inputs. Features without a network get a
+        linear head, or one over a kernel where that is significantly better in cross-validation.
+    network : Network or None
+        What is there to train further.
+    train : LabeledInputs
+        Inputs with their classes, known and proposed; -1 for none.
+    seed : int, default 0
+        Of the cross-validation.
+    """
+    if name != "auto":
+        LEARNERS.get(name, also=("auto",))
+        return name
+    if network is None:
+        return "kernel" if needs_kernel(train[train.labels >= 0], seed) else "linear"
+    return "finetune" if network.model is not None and train.inputs is not None else "linear"
 
 
 def _no_more(settings: dict[str, Any], name: str) -> None:

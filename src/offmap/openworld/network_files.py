@@ -104,8 +104,7 @@ def _extended_parts(network: ExtendedNetwork) -> Parts:
         "model": None,
     }
     arrays = prefix_names(tensors, _BASE)
-    if update.head is not None:
-        arrays |= {"weight": update.head.weight, "bias": update.head.bias}
+    arrays |= update.head_arrays()
     if update.model is not None:
         inner = stored_parts(update.model)
         config["model"] = inner.config
@@ -114,12 +113,10 @@ def _extended_parts(network: ExtendedNetwork) -> Parts:
 
 
 def _extended_from(config: Mapping[str, Any], tensors: Mapping[str, Array], given: Network | None) -> Network:
-    from offmap.activations import Head
-
     base = restore_network(config["base"], select_prefix(tensors, _BASE), given)
     names = tuple(config["class_names"])
     if config["model"] is None:
-        update = ClassifierUpdate(names, Head(tensors["weight"], tensors["bias"]))
+        update = ClassifierUpdate.from_head_arrays(names, tensors)
     else:
         from offmap.learning import OpenWorldModel
 

@@ -312,7 +312,8 @@ def run(
         raise InputError("known_labels: no row has a label; offmap.discover groups rows without any")
     streams = _cut_stream(stream_features, rounds, features.shape[1:])
     given = names if class_names is None else class_names
-    state = begin(detector, codes, features=features[inside], class_names=given, tpr=tpr, seed=seed)
+    learner = options.get("learner", "auto")
+    state = begin(detector, codes, features=features[inside], class_names=given, tpr=tpr, learner=learner, seed=seed)
     last = begin_run(state, class_ids=ids)
     if texts is not None and len(texts) != sum(map(len, streams)):
         raise InputError(f"texts: {len(texts)} for a stream of {sum(map(len, streams))} rows; give one per row")

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from offmap.activations import Activations, Head
+from offmap.activations import Head
 from offmap.detection import Detector
 from offmap.detection import detector as make_detector
 from offmap.errors import InputError
 from offmap.network import Network
+from offmap.openworld.extended_network import ClassifierUpdate
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
-from offmap.openworld.learners import linear_head
+from offmap.openworld.learners import fit_kernel, linear_head, needs_kernel
 from offmap.openworld.state import LearningState, start
 from offmap.typing import Array
 
@@ -32,6 +33,7 @@ def begin(
     class_names: Sequence[str] | None = None,
     held_out: tuple[Any, Mapping[str, Any]] | None = None,
     tpr: float = 0.95,
+    learner: str = "auto",
     seed: int = 0,
 ) -> LearningState:
     """Make the state that rounds begin with from labelled data.
@@ -55,6 +57,9 @@ def begin(
         Labels, and features or inputs by name, that the network was not trained on; see `KnownSplits.of`.
     tpr : float, default=0.95
         The share of known inputs to accept; lowered where too few calibrate to promise it.
+    learner : str, default="auto"
+        How the rounds will learn. Over features without a head, ``"kernel"`` makes the first classifier that of a
+        kernel map too, and ``"auto"`` finds out by cross-validation whether that is better than a linear head.
     seed : int, default=0
         Seed of the split into parts, and of training.
 
@@ -78,13 +83,23 @@ def begin(
         known = KnownSplits.of(whole, _labelled(held_out[0], network, **held_out[1]), names, seed)
     made = make_detector(detector) if isinstance(detector, str) else detector
     if network is None and not made.is_fitted:
-        train = known.train
-        if head is None:
-            head = linear_head(train.features, train.labels, n_classes)
-        made.fit(Activations(train.features, head, None, train.labels))
+        learned = _fit_known(known, head, learner, seed)
+        made.fit(learned.activations(known.train))
         promised = min(tpr, 1 - 1 / (len(known.calibration) + 1))
-        made.calibrate(Activations(known.calibration.features, head), tpr=promised)
+        made.calibrate(learned.activations(known.calibration), tpr=promised)
+        if learned.feature_map is not None:
+            return LearningState(made, learned, known)
     return start(made, known, network)
+
+
+def _fit_known(known: KnownSplits, head: Head | None, learner: str, seed: int) -> ClassifierUpdate:
+    """Return the classifier of the labelled classes over their features."""
+    if head is not None:
+        return ClassifierUpdate(known.class_names, head)
+    if learner == "kernel" or (learner == "auto" and needs_kernel(known.train, seed)):
+        return fit_kernel(known.train, known.class_names, seed)
+    head = linear_head(known.train.features, known.train.labels, len(known.class_names))
+    return ClassifierUpdate(known.class_names, head)
 
 
 def train_cnn(pictures: Any, labels: Any, seed: int, whole: bool = False) -> Network:

@@ -142,7 +142,8 @@ def learn_classes(
     names : mapping of int to str
         What new classes are called, by number; the numbers follow the known ones.
     learner : str, default "auto"
-        ``"linear"``, ``"prototypes"``, ``"finetune"``, ``"opencon"`` or ``"auto"``; see `offmap.openworld.learners`.
+        ``"linear"``, ``"kernel"``, ``"prototypes"``, ``"finetune"``, ``"opencon"`` or ``"auto"``; see
+        `offmap.openworld.learners`.
     max_forgetting : float, default 0.02
         The share of held-out inputs of the old classes that may be lost.
     level : float, default 0.05
@@ -165,7 +166,7 @@ def learn_classes(
     began = time.perf_counter()
     n_old = len(state.known.class_names)
     _check(candidates, names, n_old, max_forgetting, level)
-    chosen = choose(learner, state.network, state.known.train + candidates)
+    chosen = choose(learner, state.network, state.known.train + candidates, seed)
     task = _Task(state, chosen, max_forgetting, seed, progress, settings)
     attempt = _learn(task, candidates, names)
     decisions = _judge_groups(task, attempt, level)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from offmap.detection import Detector, Verdicts
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld.deployment import Deployment
-from offmap.openworld.extended_network import ClassifierUpdate
+from offmap.openworld.extended_network import ClassifierUpdate, ExtendedNetwork
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.learners import class_means_head
 from offmap.typing import Array
@@ -83,6 +83,8 @@ def start(detector: Detector, known: KnownSplits, network: Network | None = None
     True
     """
     names = known.class_names
+    if isinstance(network, ExtendedNetwork) and network.reads_features:
+        return _start_mapped(detector, known, network)
     head = detector.head
     if network is not None:
         inputs = known.train.inputs
@@ -99,6 +101,16 @@ def start(detector: Detector, known: KnownSplits, network: Network | None = None
     elif detector.calibration is None:
         raise InputError(f"{detector}: it has no threshold; calibrate it first")
     return LearningState(detector, learned, known, network)
+
+
+def _start_mapped(detector: Detector, known: KnownSplits, network: ExtendedNetwork) -> LearningState:
+    """Return the state of a deployment whose features go through a learned map; there is no network to run."""
+    learned = network.update
+    if len(learned.class_names) != len(known.class_names):
+        raise InputError(
+            f"the network knows {len(learned.class_names)} classes, the labelled inputs {len(known.class_names)}"
+        )
+    return LearningState(detector, replace(learned, class_names=known.class_names), known)
 
 
 def refit_detector(

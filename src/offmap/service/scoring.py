@@ -183,6 +183,7 @@ class Scoring:
         rows = np.concatenate([request.rows for request in batch])
         verdicts, features = _score_rows(deployment, batch[0].kind, rows, self._max_batch)
         nearest = _describe_nearest(deployment, features) if batch[0].kind == "texts" else None
+        kept = rows if batch[0].kind == "features" else features  # before any learned map, to be grouped by
         ids, now = new_ids(len(rows)), time.time()
         answers: list[_Answer] = []
         i = 0
@@ -198,7 +199,7 @@ class Scoring:
                 if nearest is not None:
                     answer.results[-1]["nearest"] = nearest[i]
                 if not known:
-                    own = None if features is None else np.asarray(features[i], np.float32)
+                    own = None if kept is None else np.asarray(kept[i], np.float32)
                     verdict = (score, p_value, predicted, deployment.version)
                     answer.unknown.append(
                         UnknownInput(ids[i], now, *verdict, own, *request.content(row), request.reference(row))
@@ -254,7 +255,7 @@ class Scoring:
 
 
 def _score_rows(deployment: Deployment, kind: RowKind, rows: Array, batch_size: int) -> tuple[Verdicts, Array | None]:
-    """Score rows; return their verdicts, with finite scores only, and their features."""
+    """Score rows; return their verdicts, with finite scores only, and the features that the detector reads."""
     try:
         acts = deployment.activations(rows, kind, batch_size)
     except (MemoryError, AssertionError):

@@ -147,7 +147,7 @@ def clone_network(network: Network | None) -> Network | None:
     Parameters
     ----------
     network : Network or None
-        Of a network extended by learned classes, the one below is copied.
+        Of a network extended by learned classes, the one below is copied; what maps given features stays as it is.
 
     Returns
     -------
@@ -156,6 +156,8 @@ def clone_network(network: Network | None) -> Network | None:
     """
     if network is None:
         return None
+    if isinstance(network, ExtendedNetwork) and network.reads_features:
+        return network
     base = network.base if isinstance(network, ExtendedNetwork) else network
     if base is None or base.model is None:
         return base

@@ -97,7 +97,8 @@ class Workspace:
         current = self.journal.current
         if self._state is None or self._state[0] != current:
             network = clone_network(self.base.network)
-            known = self.known.read(network, self.base.class_names, self.settings, self.base.encoder)
+            runs = None if self.base.maps_features else network
+            known = self.known.read(runs, self.base.class_names, self.settings, self.base.encoder)
             first = start(self.base.detector, known, network)
             self._state = current, versions.load_state(self.settings.store_dir, self.journal, current, first)
         return self._state[1]
@@ -150,7 +151,7 @@ class Workspace:
         progress("reading the labelled inputs", 0.02)
         state = None if self.known is None else self.load_state()
         progress("reading the unknown inputs", 0.15)
-        network, width = (None, self.width) if state is None else (state.network, _width(state.detector))
+        network, width = (None, self.width) if state is None else (state.network, _width(state))
         ids, inputs = read_unknown_inputs(self.unknowns, network, width, self.settings, keep_inputs=False)
         if len(ids) < MIN_INPUTS:
             raise InputError(f"{len(ids)} unknown inputs can be compared; at least {MIN_INPUTS} are needed for groups")
@@ -196,7 +197,7 @@ class Workspace:
         state = self.load_state()
         if proposal.n_known != len(state.known.class_names):
             raise InputError("the groups were made beside other known classes; group the unknown inputs again")
-        width = _width(state.detector)
+        width = _width(state)
         ids, inputs = read_unknown_inputs(self.unknowns, state.network, width, self.settings, proposal.ids)
         if len(ids) < len(proposal.ids):
             raise InputError("some inputs of these groups are no longer stored; group the unknown inputs again")
@@ -219,5 +220,6 @@ class Workspace:
         return texts if texts and all(" " in text for text in texts) else None
 
 
-def _width(detector: Any) -> int | None:
-    return None if detector.fitting is None else detector.fitting.width
+def _width(state: LearningState) -> int:
+    """Return the number of features that groups are made by, before any learned map of them."""
+    return int(state.known.train.features.shape[1])

@@ -73,6 +73,8 @@ class Triage:
         base = service.deployment
         if base.network is None and learner in ("finetune", "opencon"):
             raise InputError(f"learner={learner!r}: it makes new features, so a network is needed; give --model")
+        if base.encoder is not None and learner == "auto":
+            learner = "linear"  # stored features of texts are compared, so that no round may map them
         self.service, self.known = service, known
         self._options = {"learner": learner, "max_forgetting": max_forgetting, **settings}
         self.journal = open_journal(service.settings, service.unknowns)
