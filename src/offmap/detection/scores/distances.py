@@ -12,7 +12,7 @@ from offmap.detection.base import Context, Score, State, Statistics, digest
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.layered import LayeredGaussians
 from offmap.detection.registry import register
-from offmap.detection.scores.few_inputs import background_covariance, class_covariances, tied_covariance
+from offmap.detection.scores.few_inputs import background_covariance, class_covariances, is_few, tied_covariance
 from offmap.detection.statistics import ClassMoments, ClassScatters, Statistic
 from offmap.errors import InputError, OffmapWarning
 from offmap.extra_passes import Perturbed, Request
@@ -250,7 +250,8 @@ class Mahalanobis(_ClassGaussians):
 class RMDS(_ClassGaussians):
     """Mahalanobis distance relative to that from one Gaussian for all classes together.
 
-    Where no class has two inputs, the two Gaussians cannot be told apart, and it is the plain distance.
+    Where no class has two inputs, or two classes have few, the Gaussians cannot be told apart, and it is the plain
+    distance: between two means, a single direction that few inputs give would decide.
 
     Parameters
     ----------
@@ -299,10 +300,12 @@ def relative_state(moments: ClassMoments, shrinkage: float | None, method: str) 
     """
     tied = tied_covariance(moments, shrinkage, method)
     state = gaussian_state(moments, tied)
-    if len(moments.present) < float(moments.counts.sum()):
+    count, classes, width = float(moments.counts.sum()), len(moments.present), moments.means.shape[1]
+    told_apart = classes > 2 or not is_few(count - classes, width)
+    if classes < count and told_apart:
         state["background"] = whitening(background_covariance(moments, tied))
-    else:  # no class has two inputs: nothing is known of how they spread, so the distance is relative to nothing
-        state["background"] = torch.zeros(moments.means.shape[1], 1)
+    else:  # how classes spread is not known, so the distance is relative to nothing
+        state["background"] = torch.zeros(width, 1)
     return {name: tensor.double() for name, tensor in state.items()}
 
 

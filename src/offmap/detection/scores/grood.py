@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,10 +14,12 @@ from offmap.detection.batch import ActivationBatch
 from offmap.detection.formulas import kth_distance
 from offmap.detection.registry import register
 from offmap.detection.statistics import ClassMoments, RowSample, Statistic
+from offmap.errors import OffmapWarning
 from offmap.neighbors import Bank
 from offmap.neighbors.vectors import unit
 
 BANK = 50_000
+FEW = 10  # inputs of each of two classes below which the point between their means says little
 
 
 def prototype_gradients(features: Tensor, prototypes: Tensor, outside: Tensor) -> Tensor:
@@ -79,6 +82,14 @@ class GROOD(Score):
         moments = statistics["means"]
         prototypes = moments.means[moments.present].float().cpu()
         outside = prototypes.mean(dim=0)
+        count = float(moments.counts.sum())
+        if len(prototypes) <= 2 and count < FEW * len(prototypes):
+            warnings.warn(
+                f"{self}: with {count:.0f} inputs of {len(prototypes)} classes the unknown prototype "
+                f"means little, and unknown inputs may count as known; give {FEW} inputs of each, or take knn",
+                OffmapWarning,
+                stacklevel=2,
+            )
         return {
             "prototypes": prototypes,
             "outside": outside,
