@@ -272,10 +272,12 @@ def _extraction() -> bool:
 
 
 @states(
-    "The latter is not settled: extraction from arrays, which does the same work as the bare session, came out as 0.96."
+    "Neither is settled: extraction from arrays, which does the same work as the bare session, came out as 1.02 by wall "
+    "time and 0.96 by CPU time."
 )
 def _arrays() -> bool:
-    return round(float(speed()["extraction"]["share by cpu time"]["from arrays"]), 2) == 0.96
+    shares = [speed()["extraction"][f"share by {kind} time"]["from arrays"] for kind in ("wall", "cpu")]
+    return [round(float(share), 2) for share in shares] == [1.02, 0.96]
 
 
 @states(

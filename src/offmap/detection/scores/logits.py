@@ -19,7 +19,7 @@ from offmap.detection.statistics import ClassMoments, RowSample, Statistic
 from offmap.errors import OffmapWarning
 
 FEW = 10  # known inputs below which the mean prediction of a class is smoothed
-EPS = 1e-12
+EPS = 1e-300  # a template that never gave a class any probability still has a logarithm
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
