@@ -272,8 +272,8 @@ def _extraction() -> bool:
 
 
 @states(
-    "Neither is settled: extraction from arrays, which does the same work as the bare session, came out as 1.02 by wall "
-    "time and 0.96 by CPU time."
+    "Neither is settled: extraction from arrays, which does the same work as the bare session, came out as 1.02 by "
+    "wall time and 0.96 by CPU time."
 )
 def _arrays() -> bool:
     shares = [speed()["extraction"][f"share by {kind} time"]["from arrays"] for kind in ("wall", "cpu")]

@@ -91,7 +91,7 @@ def test_scores_of_the_predicted_class_lose_little(per_class: int, width: int, c
 
 def test_one_unsure_input_does_not_make_sure_ones_look_far() -> None:
     known = offmap.Activations(None, logits=np.array([[1.0, 0.5, 0.0], [0.0, 9.0, 0.0], [0.0, 0.0, 9.0]]))
-    with pytest.warns(OffmapWarning, match="smoothed"):
+    with pytest.warns(OffmapWarning, match="ordered by their largest probability"):
         fitted = offmap.detector("kl_matching").fit(known)
     sure, unsure = fitted.score(offmap.Activations(None, logits=np.array([[9.0, 0.0, 0.0], [1.0, 0.5, 0.0]])))
     assert sure > unsure
@@ -164,6 +164,9 @@ def test_openmax_shares_one_distribution_or_says_that_it_cannot() -> None:
         offmap.detector("openmax").fit(few(1, 20, 5, 0)[0])
     with pytest.warns(OffmapWarning, match="share one distribution"):
         offmap.detector("openmax").fit(few(2, 20, 5, 0)[0])
+    known, test, far = few(2, 47, 2, 53)
+    with pytest.warns(OffmapWarning, match="of 4 distances there is none"):
+        assert auroc("openmax", known, test, far) > 0.5
     many = few(40, 20, 5, 0)[0]
     rows = np.flatnonzero((many.labels != 2) | (np.cumsum(many.labels == 2) == 1))  # one input of class 2 is left
     with pytest.warns(OffmapWarning, match="1 classes have fewer than 10"):

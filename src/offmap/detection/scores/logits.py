@@ -18,7 +18,7 @@ from offmap.detection.registry import register
 from offmap.detection.statistics import ClassMoments, RowSample, Statistic
 from offmap.errors import OffmapWarning
 
-FEW = 10  # known inputs below which the mean prediction of a class is smoothed
+FEW = 10  # known inputs below which a class has no mean prediction of its own
 EPS = 1e-300  # a template that never gave a class any probability still has a logarithm
 
 
@@ -236,43 +236,44 @@ class GEN(Score):
         return generalized_entropy(block.logits, self.gamma, self.m)
 
 
-def smooth_templates(means: Tensor, counts: Tensor, classes: Tensor) -> Tensor:
-    """Fill up mean predictions of few inputs to ten inputs, by made-up ones that are certain of the class.
+def make_templates(means: Tensor, counts: Tensor) -> Tensor:
+    """Make one template per class: its mean prediction, or over fewer than ten inputs one that is certain of the class.
 
-    A template of few inputs that happen to be unsure would make every sure input look far. The made-up ones draw it
-    towards the template by which the divergence orders inputs as their largest probability does.
+    A template of few inputs that happen to be unsure would make every sure input look far. By the divergence from a
+    certain one, inputs are ordered as by their largest probability.
 
     Parameters
     ----------
     means : Tensor of shape (t, c)
-        Mean predictions.
+        Mean predictions of inputs that were predicted for the first t classes.
     counts : Tensor of shape (t,)
         Over how many inputs.
-    classes : Tensor of shape (t,)
-        The class that these inputs were predicted for.
 
     Returns
     -------
-    Tensor of shape (t, c)
-        Rows that sum to 1 as before.
+    Tensor of shape (c, c)
+        Rows that sum to 1.
 
     Examples
     --------
     >>> import torch
-    >>> smooth_templates(torch.tensor([[0.8, 0.2, 0.0]]), torch.tensor([1.0]), torch.tensor([0]))
-    tensor([[0.9800, 0.0200, 0.0000]])
+    >>> make_templates(torch.tensor([[0.8, 0.2, 0.0], [0.1, 0.9, 0.0]]), torch.tensor([1.0, 50.0]))
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.1000, 0.9000, 0.0000],
+            [0.0000, 0.0000, 1.0000]])
     """
-    certain = torch.nn.functional.one_hot(classes, means.shape[1]).to(means.dtype)
-    share = (counts / FEW).clamp(max=1)[:, None]
-    return share * means + (1 - share) * certain
+    made = torch.eye(means.shape[1], dtype=means.dtype, device=means.device)
+    enough = counts >= FEW
+    made[: len(means)][enough] = means[enough]
+    return made
 
 
 @register
 class KLMatching(Score):
     """Minus the smallest KL divergence of the prediction from the mean prediction of any predicted class.
 
-    The mean over fewer than 10 known inputs is smoothed, with a warning: as if the missing ones were certain of the
-    class.
+    In place of the mean over fewer than 10 known inputs stands a prediction that is certain of the class, with a
+    warning: there the order is that of the largest probability.
     """
 
     name = "kl_matching"
@@ -290,18 +291,17 @@ class KLMatching(Score):
         statistics["templates"].update(log_probabilities(block.logits).exp(), block.logits.argmax(dim=1))
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Return logarithms of the templates; classes never predicted have none."""
-        templates = statistics["templates"]
-        present = templates.present
-        means = smooth_templates(templates.means[present], templates.counts[present], present)
-        if few := int((templates.counts[present] < FEW).sum()):
+        """Return logarithms of the templates."""
+        means, counts = statistics["templates"].means, statistics["templates"].counts
+        templates = make_templates(means, counts)
+        if few := len(templates) - int((counts >= FEW).sum()):
             warnings.warn(
-                f"{self}: {few} of {len(present)} classes were predicted for fewer than {FEW} known inputs; their mean "
-                "predictions are smoothed",
+                f"{self}: {few} of {len(templates)} classes were predicted for fewer than {FEW} known inputs; there "
+                "inputs are ordered by their largest probability",
                 OffmapWarning,
                 stacklevel=2,
             )
-        return {"log_templates": means.clamp(min=EPS).log()}
+        return {"log_templates": templates.clamp(min=EPS).log()}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return minus the divergence from the nearest template."""

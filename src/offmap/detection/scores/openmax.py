@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -165,19 +166,23 @@ class OpenMax(Score):
     def _pool(self, few: Mapping[int, Tensor], many: list[Tensor]) -> tuple[float, float]:
         """One distribution for classes with few inputs, of distances as a new input would have them.
 
-        Where each of them has a single input, the far ends of the other classes have to do.
+        Where each of them has a single input, the far ends of the other classes have to do. Fewer than ten distances
+        give none: then nothing is taken from the logits of these classes, as in a softmax.
         """
         # about a mean of n inputs, one of them is nearer than a new input by √((n - 1)/(n + 1))
         new = [own * ((len(own) + 1) / (len(own) - 1)) ** 0.5 for own in few.values() if len(own) > 1] or many
         if not new:
             raise InputError(f"{self}: no class has two rightly classified inputs, so their distances are not known")
+        known = torch.cat(new)
+        enough = len(known) >= FEW
         warnings.warn(
             f"{self}: {len(few)} classes have fewer than {FEW} rightly classified inputs; they share one distribution "
-            "of distances",
+            "of distances"
+            + ("" if enough else f", and of {len(known)} distances there is none: it is a softmax there"),
             OffmapWarning,
             stacklevel=2,
         )
-        return fit_weibull(torch.cat(new).numpy())
+        return fit_weibull(known.numpy()) if enough else (1.0, math.inf)
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return the log-odds of being known."""
