@@ -98,10 +98,12 @@ def test_kl_matching_against_loops() -> None:
     np.testing.assert_allclose(score("kl_matching", test, known), wanted, rtol=1e-6, atol=1e-9)
 
 
-def test_kl_matching_leaves_out_classes_never_predicted() -> None:
-    known = np.array([[5.0, 0, -30], [4, 1, -30], [0, 5, -30]], dtype=np.float32)
+def test_kl_matching_knows_sure_inputs_of_classes_never_predicted() -> None:
+    known = np.array([[5.0, 0, -30], [4, 1, -30], [0, 5, -30]] * 10, dtype=np.float32)
     made = offmap.detector("kl_matching").fit(offmap.Activations(None, logits=known))
-    assert made.states[0]["log_templates"].shape == (2, 3)
+    sure, unsure = made.score(offmap.Activations(None, logits=np.array([[0.0, 0, 40], [0, 0, 1]], dtype=np.float32)))
+    assert sure == pytest.approx(0, abs=1e-6)
+    assert unsure < -0.1
 
 
 def test_temperature_fits_the_labels() -> None:
