@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 import warnings
 from collections.abc import Mapping
@@ -176,7 +177,9 @@ def main() -> None:
     for part, networks in (("development", DEVELOPMENT), ("report", REPORT | PUBLIC)):
         kept = result.setdefault(part, {}).setdefault("networks", {})
         for name in networks:
-            if arguments.only is None or name in arguments.only:
+            if name in PUBLIC and "OFFMAP_PUBLIC" not in os.environ:
+                print(f"{name}: left as it was; OFFMAP_PUBLIC does not name the folder of its sets")
+            elif arguments.only is None or name in arguments.only:
                 before = kept[name]["methods"] if (arguments.auto or arguments.again) and name in kept else {}
                 single = {spec: before[spec] for spec in SINGLE if spec in before}
                 trials = before["auto"]["trials"] if arguments.again and before else None

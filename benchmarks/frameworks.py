@@ -31,6 +31,7 @@ TIMM = (
     "mixer_s32_224",
 )  # fmt: skip
 YOLO = ("yolov8n.yaml", "yolo11n.yaml")
+_DECLARED: list[torch.library.Library] = []
 
 
 def tap(model: torch.nn.Module, side: int) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def declare_operators() -> None:
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        declare_operators.kept = library  # type: ignore[attr-defined]  # what it declares lasts as long as it
+        _DECLARED.append(library)  # what it declares lasts as long as it
 
 
 def main() -> None:

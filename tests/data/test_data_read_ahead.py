@@ -55,7 +55,7 @@ def test_leaving_early_ends_the_thread() -> None:
     ahead = read_ahead(iter(range(100)))
     assert next(ahead) == 0
     assert set(threading.enumerate()) != before
-    ahead.close()  # type: ignore[attr-defined]  # a generator
+    ahead.close()
     assert set(threading.enumerate()) == before
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def read_ahead(items: Iterable[T]) -> Iterator[T]:
+def read_ahead(items: Iterable[T]) -> Generator[T, None, None]:
     """Yield items in order while one thread makes the next one.
 
     Reading and decoding pictures leave Python free for the network, so that both go on at a time. One item more
@@ -31,9 +32,12 @@ def read_ahead(items: Iterable[T]) -> Iterator[T]:
     [0, 1, 2]
     """
     made = iter(items)
-    end = object()
+
+    def make_next() -> list[T]:
+        return list(islice(made, 1))
+
     with ThreadPoolExecutor(1, thread_name_prefix="offmap-reading") as thread:
-        coming = thread.submit(next, made, end)
-        while (item := coming.result()) is not end:
-            coming = thread.submit(next, made, end)
-            yield item  # type: ignore[misc]  # not `end`
+        coming = thread.submit(make_next)
+        while found := coming.result():
+            coming = thread.submit(make_next)
+            yield found[0]
