@@ -12,8 +12,8 @@ from detection_zoo import blobs, rebuilt
 
 import offmap
 from offmap import store
-from offmap.detection.scores.distances import whitening
 from offmap.detection.scores.few_inputs import shrink
+from offmap.detection.scores.gaussians import whitening
 from offmap.errors import InputError, OffmapWarning
 
 

@@ -9,14 +9,9 @@ from torch import Tensor
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
-from offmap.detection.scores.distances import (
-    RMDS,
-    check_shrinkage,
-    gaussian_state,
-    nearest_squared_distance,
-    relative_state,
-)
+from offmap.detection.scores.distances import RMDS, check_shrinkage, relative_state
 from offmap.detection.scores.few_inputs import tied_covariance
+from offmap.detection.scores.gaussians import gaussian_state, nearest_squared_distance
 from offmap.detection.statistics import ClassMoments, Statistic
 from offmap.neighbors.vectors import unit
 
