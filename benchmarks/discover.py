@@ -56,7 +56,8 @@ def load(name: str) -> tuple[np.ndarray, np.ndarray]:
     if name == "fashion-mnist":
         from sklearn.decomposition import PCA
 
-        from offmap.bench.sets import FASHION, read_idx
+        from offmap.bench.sets import FASHION
+        from offmap.data.idx import read_idx
 
         pixels = read_idx(FASHION / "t10k-images-idx3-ubyte.gz").reshape(10_000, -1).astype(np.float32) / 255
         truth = read_idx(FASHION / "t10k-labels-idx1-ubyte.gz").astype(np.int64)

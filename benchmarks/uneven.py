@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import kept
+from discover import load as load_whole
 from offmap.metrics.clustering import class_count_error, open_world_accuracy
 
 RESULTS = Path(__file__).parent / "results" / "uneven.json"
@@ -39,13 +40,11 @@ class Problem(NamedTuple):
 @cache
 def load(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Features and true classes of a set; the texts keep 40 (BANKING77) or 30 (CLINC150) rows a class at most."""
-    from discover import load as whole
-
     if name == "wine":
         from sklearn.datasets import load_wine
 
         return load_wine(return_X_y=True)
-    rows, truth = whole(name)
+    rows, truth = load_whole(name)
     if name == "fashion-mnist":
         return rows[:3000], truth[:3000]
     if name == "digits":
@@ -153,6 +152,8 @@ for _name, _cases in {
     for _case in _cases.split(", "):
         CASES[f"{_name}, {_case}"] = lambda seed, name=_name, case=_case: make(*load(name), case, seed)
 CASES["clinc150, 20 % out of scope"] = scope
+for _name in ("banking77", "clinc150", "cifar100"):
+    CASES[f"{_name} whole, none known"] = lambda seed, name=_name: make(*load_whole(name), "none known", seed)
 for _case in ("half known", "novel small", "tail 1:50", "one known", "none known", "500 classes"):
     CASES[f"mixture, {_case}"] = lambda seed, case=_case: generated(case, seed)
 for _case in ("200 rows, 5,000 columns", "20 % outliers"):

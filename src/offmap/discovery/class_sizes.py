@@ -57,6 +57,11 @@ class ClassSizes:
         """Return the same knowledge with novel classes larger than known ones by this difference of logs."""
         return replace(self, centre=self.centre + by, difference=self.difference + by)
 
+    def with_novel(self, n_novel: int) -> ClassSizes:
+        """Return the same knowledge with novel classes as large as so many of them can be on average."""
+        room = max(self.n_rows - float(self.known.sum()), float(n_novel))
+        return self.shifted(float(np.log(room / n_novel)) - self.centre)
+
     def log_prior(self, novel: bool) -> FloatArray:
         """Return the log-density of sizes 1, 2, … relative to the typical size: a Cauchy distribution of log sizes."""
         centre = self.centre if novel else self.centre - self.difference

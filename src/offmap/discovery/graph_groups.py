@@ -30,6 +30,7 @@ from offmap.discovery.outliers import COMPANY, ENOUGH_LABELS, LOST, conformal_li
 from offmap.discovery.parts import are_alike_in_size, merge_parts
 from offmap.discovery.regrouping import follow_neighbors, merge_groups, name_groups, vote_share
 from offmap.discovery.space import group
+from offmap.discovery.stability import count_by_stability
 from offmap.graph import labelled_eigenvectors, nearest_neighbors, shared_neighbor_graph
 from offmap.graph.adjacency import Matrix
 from offmap.graph.build import directed_graph
@@ -50,6 +51,7 @@ CERTAIN = 0.15  # the relative error of a number of groups that a shift of the m
 AGREED_SHIFTS = (-2.0, -1.0, 0.0, 1.0)  # tried where there are too few known classes to hide some
 AGREED_STEPS = 20
 ALMOST = 0.005  # of the adjusted mutual information: less is noise
+CONTRADICTED = 2.5  # times more or fewer groups than two halves of the rows agree on
 LOOSE = 0.1  # the share of known classes that fewer links stay inside of than inside of a group of noise
 MUCH_NOISE = 0.06  # of the unlabelled rows
 LEAST_SHARE = 0.05  # of a row's links inside its group: one row without any must not decide
@@ -113,7 +115,9 @@ def group_by_graph(rows: Rows, codes: IntArray, n_known: int, k: int | None = No
     points = rows.block(0, len(rows))
     distances, near = nearest_neighbors(points, min(MOST_NEIGHBORS, len(rows) - 1))
     problem = _Problem(points, distances, near, codes, n_known, seed)
-    labels, interval, steps = problem.find() if k is None else (problem.settle(problem.divide(k), k), (k, k), {})
+    labels, interval, steps = (
+        problem.find() if k is None else (problem.settle(problem.divide(k, given=True), k), (k, k), {})
+    )
     n_groups = max(int(labels.max()) + 1, n_known)
     return GraphGroups(labels, n_groups, vote_share(problem.graph, labels), interval, steps)
 
@@ -135,6 +139,7 @@ class _Problem:
         self.score = self.sizes.group_score(int((codes >= 0).sum()))
         self.label_test = LabelTest(self.tree, self.graph, codes, n_known) if n_known else None
         self.vectors = np.zeros((len(near), 0))
+        self.vectors_width = 0  # neighbours in the graph that they are of
         self.shift = 0.0  # of the merge test
         self.joined: dict[float, IntArray] = {}  # groups by the shift of the merge test
         if n_known and self.sizes.difference <= 0:
@@ -163,12 +168,20 @@ class _Problem:
         strange = int(np.isin(self.join(), self.noise(self.join())).sum())
         estimate, error = self.sizes.count(count, min(CERTAIN + abs(change), TREE_ERROR), strange)
         k = max(round(estimate), self.n_known, 1)
+        stable = count_by_stability(self.rows, self.seed) if self.n_known < FEWEST_CLASSES else None
+        if stable is not None and not 1 / CONTRADICTED <= k / stable[0] <= CONTRADICTED:
+            labels, _, _ = self.form(max(stable[0], self.n_known))
+            return labels, stable[1], {"joined": float(count), "stable": float(stable[0])}
         labels = self.settle(self.divide(k))
         novel = k - self.n_known
         low, high = (self.n_known + novel * math.exp(by * Z * error) for by in (-1, 1))
         final = self.number(labels)
-        interval = min(math.floor(low), count, final), max(math.ceil(high), count, final)
+        interval = max(min(math.floor(low), count, final), 1), max(math.ceil(high), count, final)
         return labels, interval, {"joined": float(count), "sizes": estimate, "parts merged": float(final)}
+
+    def form(self, k: int) -> tuple[IntArray, tuple[int, int], dict[str, float]]:
+        """Return so many groups, in the form of `find`."""
+        return self.settle(self.divide(k, given=True), k), (k, k), {}
 
     def settle(self, labels: IntArray, k: int | None = None) -> IntArray:
         """Return groups with parts of one class merged, unless so many are asked for, and wrong ones exchanged.
@@ -182,9 +195,12 @@ class _Problem:
         graph = self.links(self.width(self.number(labels)))
         return exchange_groups(labels, self.rows, graph, self.codes, self.n_known, self.seed, moves=True)
 
-    def divide(self, k: int) -> IntArray:
-        """Return exactly `k` groups: the most likely of several ways to form them."""
-        features = Rows(self.features(k))
+    def divide(self, k: int, given: bool = False) -> IntArray:
+        """Return exactly `k` groups: the most likely of several ways to form them.
+
+        A number that is `given` says how large a class is on average, better than a tree or a few known classes do.
+        """
+        features = Rows(self.features(k, self.width(k)))
         ways = [group(features, k, self.seed, self.forced, self.n_known)[0]]
         start = self.join_to(k)
         if start is not None:
@@ -192,9 +208,12 @@ class _Problem:
             free = np.flatnonzero(self.codes < 0)
             ways += [start, improved, follow_neighbors(self.graph, start, free)]
         whole = [one for one in ways if self.number(one) == k]  # copies of few rows may leave groups empty
-        return max(whole or ways, key=self.log_likelihood)
+        sizes = self.sizes
+        if given and self.n_known < FEWEST_CLASSES and k > self.n_known:
+            sizes = sizes.with_novel(k - self.n_known)
+        return max(whole or ways, key=lambda labels: self.log_likelihood(labels, sizes))
 
-    def log_likelihood(self, labels: IntArray) -> float:
+    def log_likelihood(self, labels: IntArray, sizes: ClassSizes) -> float:
         """Return how likely these groups are, by the links that stay inside them and by their sizes.
 
         A row and its neighbours are one observation together, not one each.
@@ -202,7 +221,7 @@ class _Problem:
         near = self.near[:, : most_neighbors(self.number(labels))]
         same = (labels[near] == labels[:, None]).mean(axis=1)
         links = float(np.log(np.maximum(same, LEAST_SHARE)).sum()) / near.shape[1]
-        return links + self.sizes.log_likelihood(np.bincount(labels, minlength=self.n_known))
+        return links + sizes.log_likelihood(np.bincount(labels, minlength=self.n_known))
 
     def number(self, labels: IntArray) -> int:
         """Return how many groups there are, every known class counting as one."""
@@ -256,11 +275,14 @@ class _Problem:
 
         joined = [self.join(shift) for shift in AGREED_SHIFTS]
         numbers = [self.number(labels) for labels in joined]
-        self.features(min(max(numbers), len(self.near) - 2))  # the most eigenvectors once
+        most = min(max(numbers), len(self.near) - 2)
+        width = self.width(most)
+        self.features(most, width)  # the most eigenvectors once
         agreement: dict[int, float] = {}
         for labels, k in zip(joined, numbers, strict=True):
             if k not in agreement and 1 < k < len(self.near) - 1:
-                other = group(Rows(self.features(k)), k, self.seed, self.forced, self.n_known, max_iter=AGREED_STEPS)[0]
+                features = Rows(self.features(k, width))
+                other = group(features, k, self.seed, self.forced, self.n_known, max_iter=AGREED_STEPS)[0]
                 agreement[k] = float(adjusted_mutual_info_score(labels, other))
         if not agreement:
             return 0.0
@@ -287,11 +309,12 @@ class _Problem:
             few, many = (few, middle) if self.number(self.join(middle)) >= k else (middle, many)
         return merge_groups(self.graph, self.join(many), self.n_known, k)
 
-    def features(self, k: int) -> Float32Array:
-        """Return eigenvectors for so many groups, rows of length 1."""
+    def features(self, k: int, width: int) -> Float32Array:
+        """Return eigenvectors for so many groups of the graph of so many neighbours, rows of length 1."""
         wanted = min(math.ceil(PER_CLASS * k), len(self.near) - 1)
-        if self.vectors.shape[1] < wanted:
-            self.vectors = labelled_eigenvectors(self.links(self.width(k)), self.codes, wanted, seed=self.seed)
+        if self.vectors.shape[1] < wanted or self.vectors_width != width:
+            self.vectors = labelled_eigenvectors(self.links(width), self.codes, wanted, seed=self.seed)
+            self.vectors_width = width
         return unit_and_length(self.vectors[:, :wanted])[0]
 
     def width(self, k: int) -> int:
