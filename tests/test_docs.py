@@ -82,6 +82,17 @@ def test_a_map_of_the_code_names_what_is_there(page: str, least: int) -> None:
         resolve(name)
 
 
+def test_files_that_pages_name_are_there() -> None:
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+    named = {
+        (page.name, name)
+        for page in pages
+        for name in re.findall(r"`((?:offmap|benchmarks|examples|tests)/[\w./-]+\.(?:py|json|toml))`", page.read_text())
+    }
+    assert len(named) > 20
+    assert [each for each in named if not ((ROOT / each[1]).exists() or (ROOT / "src" / each[1]).exists())] == []
+
+
 def test_the_reference_shows_every_public_name_where_users_import_it() -> None:
     pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
     shown = re.findall(r"^::: (offmap\S*)$", pages, re.MULTILINE)

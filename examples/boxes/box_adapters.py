@@ -16,12 +16,15 @@ from torch import Tensor, nn
 class FasterRcnn:
     """A two-stage detector of torchvision, such as `fasterrcnn_resnet50_fpn`.
 
-    Class 0 is the background, as in its labels.
+    Its labels count from 1, since 0 is the background, which no box is ever given however likely it is. Here it is left
+    out: class numbers are its labels less one, also in the targets of `offmap.boxes`.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model: Any = model.eval()
-        self.head: nn.Linear = self.model.roi_heads.box_predictor.cls_score  # give it to offmap.boxes(head=...)
+        own: nn.Linear = self.model.roi_heads.box_predictor.cls_score
+        self.head = nn.Linear(own.in_features, own.out_features - 1).to(own.weight)  # give it to offmap.boxes(head=...)
+        self.head.load_state_dict({"weight": own.weight[1:], "bias": own.bias[1:]})
 
     def __call__(self, images: Tensor) -> list[dict[str, Tensor]]:
         """Find boxes, then pool the features of the boxes that are left after suppression."""

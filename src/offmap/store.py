@@ -72,6 +72,17 @@ def save(path: str | os.PathLike[str], kind: str, config: Mapping[str, Any], ten
     write_atomically(path, to_bytes(arrays, metadata={_KEY: json.dumps(header)}))
 
 
+def _check_kind(file: Path) -> None:
+    """Refuse what cannot be a file of offmap, and say what to give instead."""
+    if file.is_dir():
+        inside = sorted(file.glob("*.offmap"))
+        raise StoreError(f"{file}: a folder; give " + (f"the file inside, {inside[0]}" if inside else "a .offmap file"))
+    if not file.is_file():
+        raise StoreError(f"{file}: there is no such file")
+    if file.suffix.lower() == ".onnx":
+        raise StoreError(f"{file}: an ONNX graph; give the file of offmap that it was made from, such as guard.offmap")
+
+
 def load(path: str | os.PathLike[str], kind: str | None = None) -> Stored:
     """Read a file back, after checking that it is whole, unaltered and of the asked kind.
 
@@ -93,8 +104,7 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> Stored:
         If the file is damaged or of another kind.
     """
     file = Path(path)
-    if not file.is_file():
-        raise StoreError(f"{file}: there is no such file")
+    _check_kind(file)
     try:
         with safe_open(file, framework="numpy") as opened:
             text = (opened.metadata() or {}).get(_KEY)

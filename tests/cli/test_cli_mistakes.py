@@ -99,6 +99,16 @@ MISTAKES = {
     ),
     "damaged guard": (["score", "broken.offmap", "known"], "not a file that offmap wrote, or it is damaged"),
     "no guard at all": (["score", "texts.csv", "known"], "not a file that offmap wrote"),
+    "the graph for the guard": (["score", "m.onnx", "known"], "m.onnx: an ONNX graph; give the file of offmap"),
+    "the folder for the guard": (["score", ".", "known"], ".: a folder; give the file inside, broken.offmap"),
+    "a file for a module": (
+        ["extract", "pictures", "--model", "nets/net.py:build", "--to", "acts"],
+        "nets/net.py:build: a module is named without .py, and dots stand for folders: nets.net:build",
+    ),
+    "means of 0 to 255": (
+        ["extract", "pictures", "--model", "m.onnx", "--to", "acts", "--mean", "123.7,116.3,103.5"],
+        "--mean 123.7,116.3,103.5: pixels are read in [0, 1], so divide mean and std by 255",
+    ),
     "damaged picture": (
         ["extract", "unreadable", "--model", "m.onnx", "--image-size", "4", "--to", "acts"],
         "leave such files out: --skip-unreadable",

@@ -367,3 +367,17 @@ def test_steps_are_told_as_they_begin(pile):
     discover(rows, labels, on_step=lambda words, share: told.append((words, share)))
     assert [words.split()[0] for words, _ in told] == ["preparing", "looking", "describing"]
     assert [share for _, share in told] == sorted(share for _, share in told)
+
+
+def test_a_summary_shows_texts_or_files_as_examples_and_says_how_many_classes_it_leaves_out():
+    centres = 20 * np.eye(13, 14)
+    rows = np.repeat(centres, 12, axis=0) + np.random.default_rng(0).normal(size=(156, 14))
+    found = discover(rows, n_classes=13)
+    names = [f"picture {number}.png" for number in range(156)]
+    lines = found.summary(names).splitlines()
+    first = found.novel[0].exemplars[0]
+    assert f"e.g. picture {first}.png | picture" in next(line for line in lines if f"picture {first}.png" in line)
+    assert lines[-1] == "  and 3 more"
+    assert "rows [" in found.summary()
+    with pytest.raises(InputError, match="3 names for 156 rows; give one each"):
+        found.summary(names[:3])

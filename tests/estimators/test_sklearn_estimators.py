@@ -16,6 +16,7 @@ from sklearn.datasets import load_digits, load_wine, make_blobs
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.naive_bayes import GaussianNB
@@ -146,6 +147,12 @@ def lightgbm() -> Any:
     return LGBMClassifier(n_estimators=10, verbose=-1, n_jobs=1)
 
 
+def xgboost() -> Any:
+    from xgboost import XGBClassifier
+
+    return XGBClassifier(n_estimators=10, n_jobs=1)
+
+
 CLASSIFIERS = [
     LogisticRegression(max_iter=500),
     make_pipeline(StandardScaler(), MLPClassifier((16,), max_iter=60, random_state=0)),
@@ -158,6 +165,7 @@ CLASSIFIERS = [
     HistGradientBoostingClassifier(max_iter=5),
     GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.1, 1.0]}, cv=2),
     lightgbm(),
+    xgboost(),
 ]
 
 
@@ -174,11 +182,29 @@ def test_activations_say_what_the_classifier_says(estimator: Any, n_classes: int
     acts = read_activations(fitted, X)
     assert acts.n_classes == n_classes
     np.testing.assert_array_equal(fitted.classes_[acts.predictions], fitted.predict(X))
-    soft = "GaussianNB LogisticRegression Pipeline RandomForestClassifier GridSearchCV LGBMClassifier"
+    soft = "GaussianNB LogisticRegression Pipeline RandomForestClassifier GridSearchCV LGBMClassifier XGBClassifier"
     if type(estimator).__name__ in soft + " HistGradientBoostingClassifier":
         exponentials = np.exp(acts.logits - acts.logits.max(axis=1, keepdims=True))
         shares = exponentials / exponentials.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(shares, fitted.predict_proba(X), atol=2e-5)
+
+
+@pytest.mark.parametrize("classifier", [lightgbm(), xgboost()], ids=lambda one: type(one).__name__)
+def test_boosted_trees_take_gaps_that_a_detector_cannot_and_the_column_is_named(classifier: Any) -> None:
+    X, y = make_blobs(300, 2, centers=3, random_state=0)
+    table = pd.DataFrame(X, columns=["size", "age"])
+    gaps = table.copy()
+    gaps.loc[::5, "age"] = np.nan
+    with pytest.warns(OffmapWarning, match="'age' lacks 60 of 300 values: the detector reads the classifier's logits"):
+        model = OpenWorldClassifier(classifier).fit(gaps, y)
+    assert set(model.predict(gaps)) <= {-1, 0, 1, 2}
+    with pytest.raises(InputError, match=r"knn\(1, normalize=False\) reads the columns .* 'age' lacks .*make_pipe"):
+        OpenWorldClassifier(classifier, CHEAP).fit(gaps, y)
+    whole = OpenWorldClassifier(classifier, CHEAP).fit(table, y)
+    with pytest.raises(InputError, match="'age' lacks 2 of 10 values"):
+        whole.predict(gaps[:10])
+    filled = OpenWorldClassifier(make_pipeline(SimpleImputer(), clone(classifier)), CHEAP).fit(gaps, y)
+    assert filled.predict(pd.DataFrame({"size": [99.0], "age": [np.nan]})) == -1
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

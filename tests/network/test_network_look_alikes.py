@@ -225,7 +225,7 @@ class YoloNet(nn.Module):
 def batches(count: int):
     corners = np.array([[0, 0, 8, 8], [8, 8, 16, 16]], np.float32)
     images = torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(count))
-    return [(images, [(corners, np.array([1, 2]))] * count)]
+    return [(images, [(corners, np.array([0, 1]))] * count)]
 
 
 def test_a_two_stage_detector_of_torchvision(adapters):
@@ -237,6 +237,20 @@ def test_a_two_stage_detector_of_torchvision(adapters):
     np.testing.assert_allclose(
         judged[0].logits, model.head(torch.as_tensor(judged[0].features)).detach().numpy(), atol=1e-5
     )
+
+
+@torch.no_grad()
+def test_no_box_of_torchvision_is_of_the_background_however_likely_that_is(adapters):
+    torch.manual_seed(0)
+    detector = TwoStage()
+    detector.roi_heads.box_predictor.cls_score.bias[0] += 100
+    entry = adapters.FasterRcnn(detector)(X[:1])[0]
+    own = detector.roi_heads.box_predictor.cls_score(entry["features"])
+    assert own.argmax(dim=1).tolist() == [0, 0]
+    torch.testing.assert_close(entry["logits"], own[:, 1:])
+    from_one = [(images, [(corners, labels + 1) for corners, labels in targets]) for images, targets in batches(30)]
+    with pytest.raises(offmap.errors.InputError, match=r"labels 1 to 2, but .* 2 logits are 0 to 1; .* less one"):
+        offmap.boxes(adapters.FasterRcnn(detector), from_one, held_out=batches(25), detector="knn(3)")
 
 
 @torch.no_grad()

@@ -103,7 +103,8 @@ def discover(
     }
     if out is None and as_json:
         result["labels"] = found.labels.tolist()
-    show(result, as_json, found.summary())
+    words = items if isinstance(items, list) else named.get("path")
+    show(result, as_json, found.summary(words))
 
 
 def _without(unknown: str, labels: Any) -> Any:

@@ -124,8 +124,9 @@ class InputOptions:
         for option, file in {"weights": self.weights, "head": self.head, "tokenizer": self.tokenizer}.items():
             if file is not None and not file.exists():
                 raise InputError(f"--{option} {file}: there is no such file")
-        for text in (self.mean, self.std):
-            numbers(text)
+        if any(abs(value) > 1 for value in numbers(self.mean) or ()):
+            raise InputError(f"--mean {self.mean}: pixels are read in [0, 1], so divide mean and std by 255")
+        numbers(self.std)
         check_encoder(self.encoder)
 
     def network(self) -> Network:

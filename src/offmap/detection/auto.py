@@ -372,7 +372,7 @@ def _warn(chosen: Sequence[Evidence], known: Activations, compared: bool) -> Non
         words.append(f"without {' and '.join(lacking)} some methods cannot be tried{methods}")
     if not compared and len(known) < FEWEST:
         words.append(f"candidates are compared on {FEWEST} inputs or more, and there are {len(known)}")
-    elif not compared:
+    elif not compared and known.has_features:
         words.append(f"{len(known)} inputs of one class leave nothing to compare candidates on")
     absent = [each.spec for each in chosen if each.family == "passes" and not each.weight]
     if absent:

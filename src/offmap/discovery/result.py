@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from offmap.errors import InputError, MissingError, StoreError
 from offmap.text import MadeFromTexts, read_text_reference
 
 KIND = "discovery"
+SHOWN, WIDTH = 10, 48  # novel classes in a summary, characters of each example
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +109,16 @@ class Discovery(MadeFromTexts):
         names = self.names
         return [names.get(int(label)) for label in self.labels]
 
-    def summary(self) -> str:
-        """The answer in a few lines of text."""
+    def summary(self, rows: Sequence[str] | None = None) -> str:
+        """Give the answer in a few lines of text, with three examples of each of the largest novel classes.
+
+        Parameters
+        ----------
+        rows : sequence of str, optional
+            What each row is, its text or the name of its file, to show as examples; their numbers by default.
+        """
+        if rows is not None and len(rows) != len(self.labels):
+            raise InputError(f"{len(rows)} names for {len(self.labels)} rows; give one each")
         novel = self.novel
         low, high = self.n_classes_interval
         unlabelled = self.given < 0
@@ -121,13 +131,15 @@ class Discovery(MadeFromTexts):
         ]
         if self.count is not None:
             lines.append(f"the number of classes: {self.count}")
-        for info in novel[:10]:
+        for info in novel[:SHOWN]:
             like = ", ".join(self.names[j] for j in info.nearest_known)
             near = f", nearest known: {like}" if like else ""
             lines.append(
                 f"  {info.name}: {info.size} rows, confidence {info.confidence:.2f}, "
-                f"e.g. rows {list(info.exemplars[:3])}{near}"
+                f"e.g. {_examples(info.exemplars[:3], rows)}{near}"
             )
+        if len(novel) > SHOWN:
+            lines.append(f"  and {len(novel) - SHOWN} more")
         return "\n".join(lines)
 
     def rename(self, names: dict[int, str]) -> Discovery:
@@ -267,3 +279,10 @@ class Discovery(MadeFromTexts):
 
     def _noted(self, action: str, details: dict[str, Any], **changes: Any) -> Discovery:
         return replace(self, journal=(*self.journal, {"action": action, **details}), **changes)
+
+
+def _examples(numbers: Sequence[int], rows: Sequence[str] | None) -> str:
+    """Show a few rows: what they are where that is known, else their numbers."""
+    if rows is None:
+        return f"rows {list(numbers)}"
+    return " | ".join(shorten(str(rows[number]), WIDTH, placeholder=" …") or f"row {number}" for number in numbers)

@@ -114,6 +114,9 @@ def import_object(reference: str) -> Any:
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
         raise InputError(f"{reference!r}: {_advise(reference)}")
+    if module_name.endswith(".py"):
+        module = ".".join(Path(module_name).with_suffix("").parts)
+        raise InputError(f"{reference}: a module is named without .py, and dots stand for folders: {module}:{name}")
     here = os.getcwd()
     added = here not in sys.path
     if added:

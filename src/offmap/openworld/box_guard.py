@@ -246,6 +246,12 @@ def _with_targets(model: BoxModel, batches: Iterable[Any], name: str) -> Iterato
             corners, labels = as_array(both[0], "boxes").reshape(-1, 4), as_array(both[1], "labels").astype(np.int64)
             if len(corners) != len(labels):
                 raise InputError(f"{name}: {len(corners)} boxes but {len(labels)} labels of one image; give one each")
+            classes = found.logits.shape[1]
+            if len(labels) and len(found.logits) and not 0 <= labels.min() <= labels.max() < classes:
+                raise InputError(
+                    f"{name}: labels {labels.min()} to {labels.max()}, but class numbers of {classes} logits are 0 "
+                    f"to {classes - 1}; labels that count from 1 (0 being the background) are given less one"
+                )
             yield found, corners, labels
 
 

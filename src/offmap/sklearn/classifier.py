@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -14,15 +17,29 @@ from sklearn.utils.validation import _check_y, _num_samples, check_is_fitted, va
 
 from offmap.activations import Activations
 from offmap.detection import Component, Detector, Verdicts, detector
-from offmap.errors import InputError
-from offmap.sklearn.classifier_outputs import read_activations
+from offmap.errors import InputError, MissingError, OffmapWarning
+from offmap.sklearn.classifier_outputs import describe_odd_columns, read_activations
 from offmap.sklearn.holding_out import Promise, fit_and_calibrate
 from offmap.typing import Array
+
+WAY_OUT = "fill gaps and encode names before it: make_pipeline(make_column_transformer(...), estimator)"
 
 
 class _Pair(NamedTuple):
     model: Any
     detector: Detector
+
+
+@contextmanager
+def _naming_odd_columns(model: Any, X: Any, spec: Any) -> Iterator[None]:
+    """Say which columns are the reason where a detector lacks features."""
+    try:
+        yield
+    except MissingError as error:
+        odd = describe_odd_columns(model, X)
+        if not odd:
+            raise
+        raise InputError(f"{spec} reads the columns that the classifier reads: {odd}; {WAY_OUT}") from error
 
 
 class OpenWorldClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no types
@@ -127,17 +144,32 @@ class OpenWorldClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  
             acts = read_activations(model, part)
             labels = np.searchsorted(model.classes_, y[rows])
             known = Activations(acts.features if acts.has_features else None, acts.head, acts.given_logits, labels)
-            return _Pair(model, detector(made).fit(known))
+            with _naming_odd_columns(model, part, made):
+                return _Pair(model, detector(made).fit(known))
 
         def score(pair: _Pair, rows: Array) -> tuple[Array, Array]:
-            acts = read_activations(pair.model, _safe_indexing(X, rows))
-            return pair.detector.score(acts), acts.predictions
+            part = _safe_indexing(X, rows)
+            acts = read_activations(pair.model, part)
+            with _naming_odd_columns(pair.model, part, made):
+                return pair.detector.score(acts), acts.predictions
 
         pair, calibration = fit_and_calibrate(promise, codes, fit, score)
+        if pair.detector.trials:  # of "auto", which then takes methods that read logits only
+            self._warn_of_odd_columns(pair.model, X)
         self.estimator_, self.detector_ = pair
         self.detector_.calibration = calibration
         self.classes_ = self.estimator_.classes_
         return self
+
+    def _warn_of_odd_columns(self, model: Any, X: Any) -> None:
+        odd = describe_odd_columns(model, X)
+        if odd:
+            warnings.warn(
+                f"{odd}: the detector reads the classifier's logits only, which say little of rows far from all "
+                f"classes; {WAY_OUT}",
+                OffmapWarning,
+                stacklevel=3,
+            )
 
     def _targets(self, X: Any, y: Any) -> Array:
         if y is None:
@@ -163,9 +195,14 @@ class OpenWorldClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  
         return self._verdicts(self._checked(X))
 
     def _verdicts(self, X: Any) -> Verdicts:
-        acts, calibration = read_activations(self.estimator_, X), self.detector_.calibration
+        calibration = self.detector_.calibration
         assert calibration is not None
-        return calibration.verdicts(self.detector_.score(acts), acts.predictions)
+        return calibration.verdicts(*self._score(X))
+
+    def _score(self, X: Any) -> tuple[Array, Array]:
+        acts = read_activations(self.estimator_, X)
+        with _naming_odd_columns(self.estimator_, X, self.spec):
+            return self.detector_.score(acts), acts.predictions
 
     def predict(self, X: Any) -> Array:
         """Predict the class of each row; `unknown_label_` where it is of none."""
@@ -177,8 +214,7 @@ class OpenWorldClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  
 
     def score_samples(self, X: Any) -> Array:
         """Score rows: one number each, higher means known."""
-        X = self._checked(X)
-        return self.detector_.score(read_activations(self.estimator_, X))
+        return self._score(self._checked(X))[0]
 
     def p_values(self, X: Any) -> Array:
         """Give the conformal p-value of each row: small for unknown ones, at most α for a share α of the known."""

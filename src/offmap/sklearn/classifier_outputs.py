@@ -23,6 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {  # of a multi-layer percept
     "tanh": np.tanh,
     "relu": lambda values: np.maximum(values, 0),
 }
+NAMED = 3  # columns that a sentence names
 LOWEST = 1e-30  # probabilities of 0 have no logarithm
 
 
@@ -61,6 +62,47 @@ def read_activations(model: Any, X: Any) -> Activations:
     if features is not None and _is_linear(last, features):
         return Activations(features, head=_head(last.coef_, last.intercept_))
     return Activations(features, logits=_logits(last, rows))
+
+
+def describe_odd_columns(model: Any, X: Any) -> str:
+    """Name what keeps the rows before a classifier from being numbers; empty where nothing does.
+
+    Parameters
+    ----------
+    model : classifier
+        Fitted, as `read_activations` takes it.
+    X : array or data frame
+        The rows.
+
+    Returns
+    -------
+    str
+        Such as "'age' lacks 3 of 100 values; 'colour' does not hold numbers".
+
+    Examples
+    --------
+    >>> from sklearn.ensemble import HistGradientBoostingClassifier
+    >>> X = np.array([[0.0, 1.0], [np.nan, 2.0]])
+    >>> describe_odd_columns(HistGradientBoostingClassifier().fit(X, [0, 1]), X)
+    'column 0 lacks 1 of 2 values'
+    """
+    _, rows = _last_step(model, X)
+    dense = rows.toarray() if hasattr(rows, "toarray") else rows
+    if hasattr(dense, "columns"):
+        columns = [(repr(str(name)), np.asarray(dense[name])) for name in dense.columns]
+    else:
+        columns = [(f"column {place}", values) for place, values in enumerate(np.asarray(dense).T)]
+    described = [(name, _describe_odd(values)) for name, values in columns]
+    odd = [f"{name} {words}" for name, words in described if words]
+    return "; ".join(odd[:NAMED] + [f"{len(odd) - NAMED} more columns"] * (len(odd) > NAMED))
+
+
+def _describe_odd(values: Array) -> str:
+    try:
+        missing = int(np.sum(~np.isfinite(values.astype(np.float64))))
+    except (TypeError, ValueError):
+        return "does not hold numbers"
+    return f"lacks {missing} of {len(values)} values" if missing else ""
 
 
 def _last_step(model: Any, X: Any) -> tuple[Any, Any]:
