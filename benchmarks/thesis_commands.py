@@ -72,6 +72,22 @@ SCRIPTS = {
     "python benchmarks/learn_ablations.py": "--seeds 1",
     "python benchmarks/learn_sensitivity.py": "--seeds 1",
 }
+COMMANDS = {
+    "offmap learn --tune": "gcd --data rows.npz --known 4 --k 6 --out tuned --set epochs=1 --set neighbours=5",
+    "offmap loop": "--data digits --rounds 1 --out loop",
+}
+# By the setting as the page writes it: whose it is, and as `learn` takes it.
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "percentile=70": ("opencon", {"percentile": 70}),
+    "divergence=0.05": ("opencon", {"divergence": 0.05}),
+    "known_too=True": ("opencon", {"known_too": True}),
+    'gate="authors"': ("opencon", {"gate": "authors"}),
+    "n_classes=None": ("opencon", {"n_classes": None}),
+    'keep=("layer4",)': ("sorl", {"keep": ("layer4",)}),
+    'pretrain="scl"': ("sorl", {"pretrain": "scl"}),
+    'pretrain="simclr"': ("opencon", {"pretrain": "simclr"}),
+    "diffusion=0.5": ("sorl-spectral", {"diffusion": 0.5, "columns": 4}),
+}
 # Detectors that read the heads of known classes which these objectives keep.
 HEADS = {"godin": ("godin_h", "godin_g"), "mos": ("mos",), "logitnorm": ("msp",), "csi": ("msp",)}
 
@@ -83,17 +99,20 @@ def code_of_page() -> list[str]:
 
 
 def detectors_of_page() -> list[str]:
-    """The detectors of chapters 3 to 5, layers and neighbours as the digits' network and their number allow."""
+    """The detectors of chapters 3 to 5, as `runnable` writes them."""
     chapters = PAGE.read_text().partition("## Chapters 6 and 7")[0].partition("## Chapter 3")[2]
-    specs = []
+    codes: list[str] = []
     for line in chapters.splitlines():
         cells = re.split(r"(?<!\\)\|", line)
-        for code in re.findall(r"`([^`]+)`", cells[2]) if len(cells) > 3 else ():
-            spec = code.replace("\\|", "|")
-            if not re.match(r"offmap[ .]|python |learn\(|fit\(|nn\.|net\.|in offmap", spec):
-                spec = re.sub(r"\[…\]", "['features.2','features.5']", spec).replace('"block2"', "'features.5'")
-                specs.append(spec.replace("knn(1000,", "knn(3,"))
-    return list(dict.fromkeys(specs))
+        codes += re.findall(r"`([^`]+)`", cells[2]) if len(cells) > 3 else []
+    specs = [code.replace("\\|", "|") for code in codes if not re.match(r"offmap[ .]|python |learn\(|fit\(", code)]
+    return list(dict.fromkeys(map(runnable, specs)))
+
+
+def runnable(spec: str) -> str:
+    """A detector of the page with layers and neighbours that the digits' network and their number allow."""
+    spec = re.sub(r"\[…\]", "['features.2','features.5']", spec).replace('"block2"', "'features.5'")
+    return spec.replace("knn(1000,", "knn(3,")
 
 
 def command_line(words: list[str]) -> None:
@@ -101,6 +120,14 @@ def command_line(words: list[str]) -> None:
     from offmap.cli import app
 
     app(words, standalone_mode=False)
+
+
+def suite(words: list[str], out: Path) -> None:
+    """Run a suite; every method that was asked for must end in rows of its table."""
+    command_line([*words, "--out", str(out)])
+    held = json.loads((out / "results.json").read_text())
+    if not held["rows"] or held.get("skipped"):
+        raise AssertionError(f"{len(held['rows'])} rows; left out: {held.get('skipped')}")
 
 
 def script(code: str, options: str, folder: Path) -> None:
@@ -129,8 +156,8 @@ def function(name: str) -> None:
         raise AssertionError(f"{name}: it has no example to run")
 
 
-def learned(objective: str, preset: str) -> None:
-    """Learn from a few pictures, for one epoch."""
+def learned(objective: str, preset: str, **given: Any) -> None:
+    """Learn from a few pictures, for one epoch; `given` are further settings."""
     from offmap import detector
     from offmap.learning import learn
     from offmap.models.encoders import make_encoder
@@ -138,12 +165,13 @@ def learned(objective: str, preset: str) -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (24, 16, 16, 3)).astype(np.uint8)
     labels = np.array([0, 0, 1, 1, 0, 1, 0, 1] + 16 * [-1])
     network = make_encoder("resnet18", (3, 16, 16), width=4)[0]
-    short = {"epochs": 1, "batch_size": 12, "pretrain_epochs": 1}
+    short = {"epochs": 1, "batch_size": 12, "pretrain_epochs": 1} | given
+    n_classes = short.pop("n_classes", 4)
     if objective in ("sorl-spectral", "self-training"):
         pictures = pictures[:, :4, :4].reshape(24, -1).astype(np.float32)
-        model = learn(pictures, labels, 4, objective=objective, progress=False, neighbours=5)
+        model = learn(pictures, labels, 4, objective=objective, progress=False, neighbours=5, **given)
     else:
-        model = learn(pictures, labels, 4, network, objective=objective, preset=preset, progress=False, **short)
+        model = learn(pictures, labels, n_classes, network, objective=objective, preset=preset, progress=False, **short)
     if not np.isfinite(model.transform(pictures)).all():
         raise AssertionError(f"{objective}, {preset}: features are not finite")
     for spec in HEADS.get(objective, ()):
@@ -193,6 +221,9 @@ def stand_ins(root: Path) -> Path:
     cifar(root / "cifar10" / "cifar-10-python.tar.gz", 10, b"labels", batches)
     hundred = ("cifar-100-python/train", "cifar-100-python/test")
     cifar(root / "cifar100" / "cifar-100-python.tar.gz", 100, b"fine_labels", hundred)
+    truth = rng.integers(0, 6, 150)
+    rows = rng.normal(size=(6, 8))[truth] + 0.2 * rng.normal(size=(150, 8))
+    np.savez(root.parent / "rows.npz", features=rows.astype(np.float32), labels=truth)
     return root
 
 
@@ -238,13 +269,17 @@ def tasks(folder: Path) -> dict[str, tuple[str, Callable[[], None]]]:
     root = stand_ins(folder / "stand-ins")
     for code in code_of_page():
         if code in SUITES:
-            words = [*code.split()[1:], *SUITES[code].split(), "--out", str(folder / code.replace(" ", "-"))]
-            out[code] = (f"{code} {SUITES[code]}", lambda words=words: command_line(words))
+            words = [*code.split()[1:], *SUITES[code].split()]
+            place = folder / code.replace(" ", "-")
+            out[code] = (f"{code} {SUITES[code]}", lambda words=words, place=place: suite(words, place))
         elif code in STAND_INS:
             out[code] = (f"{code}, on stand-ins, one seed", lambda code=code: _stand_in(code, root, folder))
         elif code in SCRIPTS:
             options = SCRIPTS[code]
             out[code] = (f"{code} {options}".strip(), lambda c=code, o=options: script(c, o, folder))
+        elif code in COMMANDS:
+            words = [*code.split()[1:], *COMMANDS[code].split()]
+            out[code] = (f"{code} {COMMANDS[code]}", lambda words=words: command_line(words))
         elif code == "benchmarks/thesis/toy_graphs.py":
             out[code] = ("imported; its tests run it", lambda code=code: script(code, "", folder))
         elif re.fullmatch(r"offmap\.[\w.]+", code):
@@ -256,6 +291,10 @@ def tasks(folder: Path) -> dict[str, tuple[str, Callable[[], None]]]:
         elif found := re.fullmatch(r'preset="(\w+)"', code):
             how = f'learn(…, objective="opencon", preset="{found[1]}"), one epoch'
             out[code] = (how, lambda preset=found[1]: learned("opencon", preset))
+        elif code in SETTINGS:
+            name, given = SETTINGS[code]
+            how = f'learn(…, objective="{name}", {code}), one epoch'
+            out[code] = (how, lambda name=name, given=given: learned(name, "thesis", **given))
     for name in registered():
         how = f'learn(…, objective="{name}", preset="thesis"), one epoch'
         out[f"objective {name}"] = (how, lambda name=name: learned(name, "thesis"))
@@ -268,10 +307,9 @@ def tasks(folder: Path) -> dict[str, tuple[str, Callable[[], None]]]:
 
 def _stand_in(code: str, root: Path, folder: Path) -> None:
     words = ["bench", stand_in_suite(code, STAND_INS[code], root), "--data", str(root), "--seeds", "1"]
-    words += ["--out", str(folder / code.split()[2])]
     if STAND_INS[code]:
         words += ["--methods", "energy,knn(1),mahalanobis", "--cache", str(folder / "cache")]
-    command_line(words)
+    suite(words, folder / code.split()[2])
 
 
 def _scores(spec: str) -> bool:
