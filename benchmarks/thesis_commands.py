@@ -36,7 +36,7 @@ import kept
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "thesis.md"
-FEW = "--limit 60 --seeds 1 --passes-limit 20"
+FEW = "--limit 40 --seeds 1 --passes-limit 12"
 DETECTORS = "msp,energy,odin,mahalanobis,react(90)|energy,dice(0.9)|energy,knn(10),batchnorm_oracle"
 OPEN = "--limit 300 --seeds 1 --methods k-means,discover,gcd,opencon"
 # By what the page names: options that make it small. Of scripts, several runs may be asked for.
@@ -49,7 +49,7 @@ SUITES = {
     "offmap bench open-clinc150": "--limit 900 --seeds 1 --methods k-means,discover,gcd,opencon",
     "offmap bench open-digits": OPEN,
     "offmap bench open-fashion-mnist": OPEN,
-    "offmap bench open-cifar10-small": OPEN,
+    "offmap bench open-cifar10-small": "--limit 120 --seeds 1 --methods k-means,discover,gcd,opencon",
 }
 STAND_INS = {
     "offmap bench thesis-imagenet-resnet50": {"width": 8},
@@ -62,8 +62,9 @@ STAND_INS = {
 SCRIPTS = {
     "python benchmarks/thesis_detection.py": "--limit 100 --passes-limit 20 --seeds 1 --out detection --sweeps "
     "react-percentile-CIFAR-10 dice-subset-CIFAR-10 knn-normalised knn-average",
-    "python benchmarks/thesis_activations.py": "--parts batchnorm --out activations.json",
-    "python benchmarks/mahalanobis_layers.py": "--only cifar10-densenet --fitted 40 --weighed 12",
+    "python benchmarks/thesis_activations.py": "--inputs 8 --out activations.json",
+    "python benchmarks/mahalanobis_layers.py": "--only cifar10-densenet --fitted 40 --weighed 12 --known 72 "
+    "--unknown 16",
     "python benchmarks/theory_figures.py": "",
     "python benchmarks/toy.py": "--per-type 8 --epochs 1 --out toy.json --work toy --picture toy.svg",
     "python benchmarks/toy.py --thesis-size --seeds 5": "--per-type 2 --epochs 1 --out size.json --work size",
@@ -255,7 +256,7 @@ def stand_in_suite(code: str, small: dict[str, Any], root: Path) -> str:
         text = re.sub(r'weights = ".*"\n', f'weights = "weights/{weights.name}"\n{lines}', text)
     else:
         text = text.replace("[settings]\n", "[settings]\nepochs = 1\npretrain_epochs = 1\nbatch_size = 100\n")
-        text = text.replace("side = 224", "side = 32")
+        text = text.replace("side = 224", "side = 16")
     made = root / f"{name}.toml"
     made.write_text(text)
     return str(made)
