@@ -1,8 +1,8 @@
 """Run all that docs/thesis.md names, small: every command, script, function, detector and objective, one after another.
 
 ``python benchmarks/thesis_commands.py`` writes results/thesis_commands.json: for each, what was run, with which options
-and on which data, and whether it worked. Commands get few inputs and epochs; suites whose pictures and weights are not
-at hand get small stand-ins in the places where those would be. Nothing of the project is overwritten: scripts run in a
+and on which data, and whether it worked. Commands get few inputs and epochs; where pictures and weights are not at
+hand there are small stand-ins in their places. Nothing of the project is overwritten: scripts run in a
 copy of ``benchmarks`` and ``docs``. What the file holds as working is not run again.
 """
 
@@ -228,6 +228,20 @@ def stand_ins(root: Path) -> Path:
     return root
 
 
+def beside_the_data(folder: Path) -> Path:
+    """The data folder with pictures of noise where sets that it does not hold would be."""
+    rng = np.random.default_rng(1)
+    folder.mkdir()
+    for held in Path(os.environ["OFFMAP_DATA"]).resolve().iterdir():
+        if held.is_dir():
+            (folder / held.name).symlink_to(held)
+    for place in ("lsun-crop/LSUN", "lsun-resize/LSUN_resize", "isun/iSUN", "places365/val_256"):
+        if not (folder / place).exists():
+            for i in range(4):
+                picture(folder / place / f"{i}.png", rng)
+    return folder
+
+
 def picture(file: Path, rng: np.random.Generator) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)).save(file)
@@ -267,12 +281,13 @@ def tasks(folder: Path) -> dict[str, tuple[str, Callable[[], None]]]:
     from offmap.learning import registered
 
     out: dict[str, tuple[str, Callable[[], None]]] = {}
-    root = stand_ins(folder / "stand-ins")
+    root, whole = stand_ins(folder / "stand-ins"), beside_the_data(folder / "data")
     for code in code_of_page():
         if code in SUITES:
-            words = [*code.split()[1:], *SUITES[code].split()]
+            words = [*code.split()[1:], *SUITES[code].split(), "--data", str(whole)]
             place = folder / code.replace(" ", "-")
-            out[code] = (f"{code} {SUITES[code]}", lambda words=words, place=place: suite(words, place))
+            how = f"{code} {SUITES[code]}, noise where a set is not at hand"
+            out[code] = (how, lambda words=words, place=place: suite(words, place))
         elif code in STAND_INS:
             out[code] = (f"{code}, on stand-ins, one seed", lambda code=code: _stand_in(code, root, folder))
         elif code in SCRIPTS:
