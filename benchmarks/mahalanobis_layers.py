@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from at_hand import keep_sets_at_hand
 from offmap.bench.cache import locate_cache
 from offmap.bench.networks import make_network
 from offmap.bench.sets import load_set
@@ -168,10 +169,10 @@ def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, step: Tensor) -> 
     return torch.cat(made)
 
 
-def chosen(names: list[str] | None) -> Iterator[Suite]:
-    """The suites to measure."""
+def chosen(names: list[str] | None, data: Path) -> Iterator[Suite]:
+    """The suites to measure, with the sets at hand."""
     for name in names or SUITES:
-        yield load_suite(name)
+        yield keep_sets_at_hand(load_suite(name), data)
 
 
 def main() -> None:
@@ -188,7 +189,7 @@ def main() -> None:
         raise SystemExit("OFFMAP_DATA must name the folder with the data sets")
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results |= {"float32 cut": FLOAT32}
-    for suite in chosen(options.only):
+    for suite in chosen(options.only, Path(data)):
         case = results.setdefault(suite.name, {})
         if options.part != "layers":
             case["inverted"] = inverted(suite, Path(data))
