@@ -358,7 +358,7 @@ def run_all(out: Path, only: str, again: bool) -> int:
                 outcome = "works"
             except (Exception, SystemExit) as error:
                 ended = isinstance(error, SystemExit) and not error.code
-                outcome = "works" if ended else f"fails: {type(error).__name__}: {error}"
+                outcome = "works" if ended else f"fails: {type(error).__name__}"
                 failed += not ended
                 if not ended:
                     traceback.print_exc()
