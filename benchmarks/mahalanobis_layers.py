@@ -20,7 +20,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from at_hand import keep_sets_at_hand
 from offmap.bench.cache import locate_cache
 from offmap.bench.networks import make_network
 from offmap.bench.sets import load_set
@@ -42,11 +43,20 @@ RESULTS = Path(__file__).with_name("results") / "mahalanobis_layers.json"
 SUITES = ("cifar10-densenet", "cifar100-densenet")
 LAYERS = ("conv1", "trans1", "trans2", "block3")
 WEIGHED = ("conv1", "trans1", "trans2", "penultimate")  # those that the authors' network hands out
-KNOWN, UNKNOWN = 1600, 400  # pictures that are sent through the network
 FLOAT32 = 342 * 2.0**-23  # what a pseudo-inverse in float32 leaves out, as a share of the largest variance
 CUTS = (0.0, 1e-6, FLOAT32, 1e-3, 1e-2)
 ATTACK = 0.05  # of pixels in [0, 1]
 BATCH = 16
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many pictures are sent through the network: known ones to fit on, to weigh on and in all, unknown ones."""
+
+    fitted: int = 1000
+    weighed: int = 150
+    known: int = 1600
+    unknown: int = 400
 
 
 @dataclass(frozen=True)
@@ -92,13 +102,14 @@ def inverted(suite: Suite, data: Path) -> list[dict[str, Any]]:
     return found
 
 
-def layers(suite: Suite, data: Path, fitted: int, weighed: int) -> dict[str, Any]:
+def layers(suite: Suite, data: Path, sizes: Sizes) -> dict[str, Any]:
     """Every layer by itself, their sum, and Lee et al.'s weighing of them."""
     from sklearn.linear_model import LogisticRegressionCV
 
     network = make_network(suite.networks[0], None, data, locate_cache())
     requirements = Requirements(extras=tuple(Layer(layer) for layer in LAYERS))
-    sets = {"id": load_set(suite.test, data).part(KNOWN)} | {o.name: load_set(o, data).part(UNKNOWN) for o in suite.ood}
+    sets = {ood.name: load_set(ood, data).part(sizes.unknown) for ood in suite.ood}
+    sets["id"] = load_set(suite.test, data).part(sizes.known)
     acts = {
         key: network.net.extract(
             network.batches(part, 32),
@@ -108,8 +119,9 @@ def layers(suite: Suite, data: Path, fitted: int, weighed: int) -> dict[str, Any
         )
         for key, part in sets.items()
     }
-    order = np.random.default_rng(0).permutation(KNOWN)
-    rows = dict(zip(("fit", "weigh", "id"), map(np.sort, np.split(order, [fitted, fitted + weighed])), strict=True))
+    order = np.random.default_rng(0).permutation(sizes.known)
+    parts = np.split(order, [sizes.fitted, sizes.fitted + sizes.weighed])
+    rows = dict(zip(("fit", "weigh", "id"), map(np.sort, parts), strict=True))
     pictures = torch.from_numpy(scale_images(sets["id"].samples.inputs[rows["weigh"]], network.mean, network.std))
     labels = acts["id"].labels
     assert labels is not None
@@ -133,13 +145,13 @@ def layers(suite: Suite, data: Path, fitted: int, weighed: int) -> dict[str, Any
     scale = np.abs(columns["weigh"]).mean(axis=0)
     result["sum"] = report_scores({key: (columns[key] / scale).sum(axis=1) for key in tests})
     both = np.concatenate([columns["weigh"], columns["attacked"]]) / scale
-    truth = np.repeat([1, 0], weighed)
+    truth = np.repeat([1, 0], sizes.weighed)
     regression = LogisticRegressionCV(Cs=10, max_iter=1000, scoring="neg_log_loss").fit(both, truth)
     result["weighed"] = report_scores({key: regression.decision_function(columns[key] / scale) for key in tests})
     told = regression.decision_function(both)
     attack = detection_report(told[truth == 1], told[truth == 0])
     return {
-        "inputs": {"fitted": fitted, "weighed": weighed, "known": len(rows["id"]), "unknown": UNKNOWN},
+        "inputs": asdict(sizes) | {"known": len(rows["id"])},
         "layers": result,
         "weights": dict(zip(WEIGHED, regression.coef_[0].round(3).tolist(), strict=True)),
         "auroc on attacks": round(100 * attack.auroc, 2),
@@ -157,16 +169,18 @@ def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, step: Tensor) -> 
     return torch.cat(made)
 
 
-def chosen(names: list[str] | None) -> Iterator[Suite]:
-    """The suites to measure."""
+def chosen(names: list[str] | None, data: Path) -> Iterator[Suite]:
+    """The suites to measure, with the sets at hand."""
     for name in names or SUITES:
-        yield load_suite(name)
+        yield keep_sets_at_hand(load_suite(name), data)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fitted", type=int, default=1000, help="known test pictures to fit on")
-    parser.add_argument("--weighed", type=int, default=150, help="known test pictures to weigh the layers on")
+    parser.add_argument("--fitted", type=int, default=Sizes.fitted, help="known test pictures to fit on")
+    parser.add_argument("--weighed", type=int, default=Sizes.weighed, help="known test pictures to weigh the layers on")
+    parser.add_argument("--known", type=int, default=Sizes.known, help="known test pictures in all")
+    parser.add_argument("--unknown", type=int, default=Sizes.unknown, help="pictures of each unknown set")
     parser.add_argument("--only", choices=SUITES, action="append")
     parser.add_argument("--part", choices=("inverted", "layers"), help="one of the two measurements; both by default")
     options = parser.parse_args()
@@ -175,12 +189,13 @@ def main() -> None:
         raise SystemExit("OFFMAP_DATA must name the folder with the data sets")
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results |= {"float32 cut": FLOAT32}
-    for suite in chosen(options.only):
+    for suite in chosen(options.only, Path(data)):
         case = results.setdefault(suite.name, {})
         if options.part != "layers":
             case["inverted"] = inverted(suite, Path(data))
         if options.part != "inverted":
-            case |= {"attack": ATTACK, **layers(suite, Path(data), options.fitted, options.weighed)}
+            sizes = Sizes(options.fitted, options.weighed, options.known, options.unknown)
+            case |= {"attack": ATTACK, **layers(suite, Path(data), sizes)}
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(RESULTS.read_text())
 

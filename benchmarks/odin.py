@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import offmap
+from at_hand import keep_sets_at_hand
 from offmap.bench.cache import locate_cache
 from offmap.bench.networks import BenchNetwork, make_network
 from offmap.bench.runner import bootstrap_errors
@@ -79,7 +80,7 @@ def figures(known: np.ndarray, unknown: np.ndarray) -> dict[str, float]:
 
 def measure_suite(name: str, data: Path, n: int, n_val: int) -> dict[str, object]:
     """All three answers for one network."""
-    suite = load_suite(name)
+    suite = keep_sets_at_hand(load_suite(name), data)
     network = make_network(suite.networks[0], None, data, locate_cache())
     model = network.net.model
     for parameter in model.parameters():

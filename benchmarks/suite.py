@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import peers
+from at_hand import keep_sets_at_hand
 from offmap.bench.sets import load_set
 from offmap.bench.suites import SetSpec, Suite, load_suite
 from offmap.data import scale_images
@@ -65,7 +66,7 @@ def pictures(suite: Suite, data: Path, folder: Path, fitted: int, tested: int) -
 
 def measure_suite(name: str, data: Path, fitted: int, tested: int, batch: int, repeats: int) -> dict[str, Any]:
     """One suite through both libraries."""
-    suite = load_suite(name)
+    suite = keep_sets_at_hand(load_suite(name), data)
     weights = str(data / suite.networks[0].options["weights"])
     own: dict[str, Any] = {"methods": METHODS, "weights": weights, "batch": batch}
     tables, peaks, times = {}, {}, {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,32 @@ def clipping(name: str) -> dict[str, Any]:
             "helps": report.helps,
             "units_more_chaotic": round(float((report.unknown_units[1] > report.known_units[1]).mean()), 4),
             "units_more_skewed": round(float((report.unknown_units[2] > report.known_units[2]).mean()), 4),
+        }
+    return out
+
+
+def row_sums(name: str) -> dict[str, Any]:
+    """ReAct's condition W·1 > 0: where it fails, and energy with a constant added to W so that it holds."""
+    from offmap.theory import make_row_sums_positive, output_reduction_gap
+    from offmap.theory.clipping import PERCENTILES, energy_auroc
+
+    known, unknown = network(name)
+    head = known.head
+    assert head is not None
+    weight, bias = (np.asarray(part, dtype=np.float64) for part in (head.weight, head.bias))
+    shifted = make_row_sums_positive(weight)
+    out: dict[str, Any] = {"classes with W·1 ≤ 0": int((weight.sum(axis=1) <= 0).sum()), "classes": len(weight)}
+    inside = np.asarray(known.features[:4000], dtype=np.float64)
+    levels = np.percentile(inside, PERCENTILES)
+    for label, other in unknown.items():
+        outside = np.asarray(other.features[:4000], dtype=np.float64)
+        gaps = [output_reduction_gap(shifted, inside, outside, float(c))[0] for c in levels]
+        out[label] = {
+            "percentiles": list(PERCENTILES),
+            "auroc": [round(energy_auroc(inside, outside, weight, bias, float(c)), 4) for c in levels],
+            "plain_auroc": [round(energy_auroc(inside, outside, w, bias, np.inf), 4) for w in (weight, shifted)],
+            "auroc, W·1 > 0": [round(energy_auroc(inside, outside, shifted, bias, float(c)), 4) for c in levels],
+            "share of classes whose logits fall further, W·1 > 0": [round(float((gap > 0).mean()), 4) for gap in gaps],
         }
     return out
 
@@ -230,16 +257,38 @@ def real_perturbation(name: str, inputs: int = 600) -> dict[str, Any]:
     return out
 
 
+def on_networks(part: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """One part for both networks."""
+    return {name: part(name) for name in ("cifar10", "cifar100")}
+
+
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "toys": toys,
+    "bounds": bounds,
+    "perturbation": perturbation,
+    "real perturbation": lambda: {name: real_perturbation(name) for name in ("digits", "clinc150", "banking77")},
+    "clipping": lambda: on_networks(clipping),
+    "row sums": lambda: on_networks(row_sums),
+    "sparsity": lambda: on_networks(sparsity),
+    "neighbours": lambda: on_networks(neighbours),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument(
+        "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="the file keeps the others"
+    )
     given = parser.parse_args()
-    results: dict[str, Any] = {"toys": toys(), "bounds": bounds(), "perturbation": perturbation()}
-    results["real perturbation"] = {name: real_perturbation(name) for name in ("digits", "clinc150", "banking77")}
-    for name in ("cifar10", "cifar100"):
-        results[name] = {
-            "clipping": clipping(name), "sparsity": sparsity(name), "neighbours": neighbours(name),
-        }  # fmt: skip
+    results: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    for part in given.parts:
+        found = PARTS[part]()
+        if found.keys() == {"cifar10", "cifar100"}:
+            for name, of_network in found.items():
+                results.setdefault(name, {})[part] = of_network
+        else:
+            results[part] = found
     given.out.parent.mkdir(exist_ok=True)
     given.out.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))

@@ -29,9 +29,9 @@ from thesis.networks import build_normed_cnn
 
 HERE = Path(__file__).parent
 SCALE = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-INPUTS, BATCH = 200, 200
+INPUTS = 200
 LAYERS = ("trans1", "trans2", "block3")
-TRAINED, TESTED, EPOCHS = 4000, 1000, 5
+TRAINED, TESTED, EPOCHS = 20, 5, 5  # the small networks see so many times as many pictures
 
 
 def pictures(name: str, data: Path, rows: slice = slice(None)) -> Any:
@@ -62,12 +62,12 @@ def densenet(data: Path) -> Network:
     return Network(DenseNet.load(data / "weights" / "densenet100bc_cifar10.safetensors"))
 
 
-def batchnorm(data: Path) -> dict[str, Any]:
+def batchnorm(data: Path, inputs: int) -> dict[str, Any]:
     """Penultimate activations of SVHN with the statistics of CIFAR-10, and with those of SVHN itself."""
     net = densenet(data)
     asked = Requirements(features=True, extras=(BatchStatistics(),))
     known, unknown = (
-        net.extract(torch.from_numpy(pictures(name, data, slice(INPUTS))[0]), asked, batch_size=BATCH, progress=False)
+        net.extract(torch.from_numpy(pictures(name, data, slice(inputs))[0]), asked, batch_size=inputs, progress=False)
         for name in ("cifar10_test", "svhn_test10k")
     )
     true = unknown.extras[BatchStatistics().outputs[0]]
@@ -76,19 +76,19 @@ def batchnorm(data: Path) -> dict[str, Any]:
     )
 
 
-def noise(data: Path) -> dict[str, Any]:
+def noise(data: Path, inputs: int) -> dict[str, Any]:
     """Penultimate activations of Gaussian noise."""
     net = densenet(data)
-    known = net.extract(torch.from_numpy(pictures("cifar10_test", data, slice(INPUTS))[0]), progress=False)
-    return describe(known.features, {"Gaussian noise": net.noise(INPUTS, (3, 32, 32)).features})
+    known = net.extract(torch.from_numpy(pictures("cifar10_test", data, slice(inputs))[0]), progress=False)
+    return describe(known.features, {"Gaussian noise": net.noise(inputs, (3, 32, 32)).features})
 
 
-def layers(data: Path) -> dict[str, Any]:
+def layers(data: Path, inputs: int) -> dict[str, Any]:
     """Channels of inner layers, averaged over positions."""
     net = densenet(data)
     asked = Requirements(features=True, extras=tuple(Layer(name) for name in LAYERS))
     known, unknown = (
-        net.extract(torch.from_numpy(pictures(name, data, slice(INPUTS))[0]), asked, progress=False)
+        net.extract(torch.from_numpy(pictures(name, data, slice(inputs))[0]), asked, progress=False)
         for name in ("cifar10_test", "svhn_test10k")
     )
     found = {
@@ -97,25 +97,26 @@ def layers(data: Path) -> dict[str, Any]:
     return {**found, "penultimate": describe(known.features, {"unknown": unknown.features})}
 
 
-def normalisation(norm: Any, data: Path) -> dict[str, Any]:
+def normalisation(norm: Any, data: Path, inputs: int) -> dict[str, Any]:
     """Penultimate activations of a small network with another normalisation."""
-    inputs, labels = pictures("cifar10_test", data)
+    shown, labels = pictures("cifar10_test", data, slice((TRAINED + TESTED) * inputs))
+    trained = TRAINED * inputs
     model = build_normed_cnn(10, channels=3, width=24, norm=norm)
-    train_classifier(model, inputs[:TRAINED], labels[:TRAINED], epochs=EPOCHS, batch_size=128, seed=0)
+    train_classifier(model, shown[:trained], labels[:trained], epochs=EPOCHS, batch_size=128, seed=0)
     net = Network(model.eval())
-    known = net.extract(torch.from_numpy(inputs[TRAINED : TRAINED + TESTED]), progress=False)
-    unknown = net.extract(torch.from_numpy(pictures("svhn_test10k", data, slice(TESTED))[0]), progress=False)
-    right = 100 * float((known.predictions == labels[TRAINED : TRAINED + TESTED]).mean())
+    known = net.extract(torch.from_numpy(shown[trained:]), progress=False)
+    unknown = net.extract(torch.from_numpy(pictures("svhn_test10k", data, slice(TESTED * inputs))[0]), progress=False)
+    right = 100 * float((known.predictions == labels[trained:]).mean())
     return describe(known.features, {"unknown": unknown.features}) | {"accuracy": right}
 
 
-PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+PARTS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "batchnorm": batchnorm,
     "noise": noise,
     "layers": layers,
-    "weight normalisation": lambda data: normalisation("weight", data),
-    "group normalisation": lambda data: normalisation("group", data),
-    "batch normalisation, the same CNN": lambda data: normalisation("batch", data),
+    "weight normalisation": lambda data, inputs: normalisation("weight", data, inputs),
+    "group normalisation": lambda data, inputs: normalisation("group", data, inputs),
+    "batch normalisation, the same CNN": lambda data, inputs: normalisation("batch", data, inputs),
 }
 
 
@@ -141,11 +142,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("OFFMAP_DATA", ".")))
     parser.add_argument("--out", type=Path, default=HERE / "results" / "thesis_activations.json")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--inputs", type=int, default=INPUTS, help="pictures of each set; small networks see more")
     given = parser.parse_args()
     for name in given.parts:
         run = PARTS[name]
         if not kept.holds(given.out, [name]):
-            kept.add(given.out, {name: run(given.data)})
+            kept.add(given.out, {name: run(given.data, given.inputs)})
             print(name, flush=True)
     found = kept.read(given.out)
     if found.keys() == PARTS.keys():

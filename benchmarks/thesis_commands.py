@@ -1,8 +1,8 @@
 """Run all that docs/thesis.md names, small: every command, script, function, detector and objective, one after another.
 
 ``python benchmarks/thesis_commands.py`` writes results/thesis_commands.json: for each, what was run, with which options
-and on which data, and whether it worked. Commands get few inputs and epochs; suites whose pictures and weights are not
-at hand get small stand-ins in the places where those would be. Nothing of the project is overwritten: scripts run in a
+and on which data, and whether it worked. Commands get few inputs and epochs; where pictures and weights are not at
+hand there are small stand-ins in their places. Nothing of the project is overwritten: scripts run in a
 copy of ``benchmarks`` and ``docs``. What the file holds as working is not run again.
 """
 
@@ -36,7 +36,7 @@ import kept
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "thesis.md"
-FEW = "--limit 60 --seeds 1 --passes-limit 20"
+FEW = "--limit 40 --seeds 1 --passes-limit 12"
 DETECTORS = "msp,energy,odin,mahalanobis,react(90)|energy,dice(0.9)|energy,knn(10),batchnorm_oracle"
 OPEN = "--limit 300 --seeds 1 --methods k-means,discover,gcd,opencon"
 # By what the page names: options that make it small. Of scripts, several runs may be asked for.
@@ -49,7 +49,7 @@ SUITES = {
     "offmap bench open-clinc150": "--limit 900 --seeds 1 --methods k-means,discover,gcd,opencon",
     "offmap bench open-digits": OPEN,
     "offmap bench open-fashion-mnist": OPEN,
-    "offmap bench open-cifar10-small": OPEN,
+    "offmap bench open-cifar10-small": "--limit 120 --seeds 1 --methods k-means,discover,gcd,opencon",
 }
 STAND_INS = {
     "offmap bench thesis-imagenet-resnet50": {"width": 8},
@@ -62,8 +62,9 @@ STAND_INS = {
 SCRIPTS = {
     "python benchmarks/thesis_detection.py": "--limit 100 --passes-limit 20 --seeds 1 --out detection --sweeps "
     "react-percentile-CIFAR-10 dice-subset-CIFAR-10 knn-normalised knn-average",
-    "python benchmarks/thesis_activations.py": "--parts batchnorm --out activations.json",
-    "python benchmarks/mahalanobis_layers.py": "--only cifar10-densenet --fitted 40 --weighed 12",
+    "python benchmarks/thesis_activations.py": "--inputs 8 --out activations.json",
+    "python benchmarks/mahalanobis_layers.py": "--only cifar10-densenet --fitted 40 --weighed 12 --known 72 "
+    "--unknown 16",
     "python benchmarks/theory_figures.py": "",
     "python benchmarks/toy.py": "--per-type 8 --epochs 1 --out toy.json --work toy --picture toy.svg",
     "python benchmarks/toy.py --thesis-size --seeds 5": "--per-type 2 --epochs 1 --out size.json --work size",
@@ -71,6 +72,22 @@ SCRIPTS = {
     "python benchmarks/learn_images.py cifar10": "--pictures 200 --pretrain-epochs 1 --epochs 1 --objectives opencon",
     "python benchmarks/learn_ablations.py": "--seeds 1",
     "python benchmarks/learn_sensitivity.py": "--seeds 1",
+}
+COMMANDS = {
+    "offmap learn --tune": "gcd --data rows.npz --known 4 --k 6 --out tuned --set epochs=1 --set neighbours=5",
+    "offmap loop": "--data digits --rounds 1 --out loop",
+}
+# By the setting as the page writes it: whose it is, and as `learn` takes it.
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "percentile=70": ("opencon", {"percentile": 70}),
+    "divergence=0.05": ("opencon", {"divergence": 0.05}),
+    "known_too=True": ("opencon", {"known_too": True}),
+    'gate="authors"': ("opencon", {"gate": "authors"}),
+    "n_classes=None": ("opencon", {"n_classes": None}),
+    'keep=("layer4",)': ("sorl", {"keep": ("layer4",)}),
+    'pretrain="scl"': ("sorl", {"pretrain": "scl"}),
+    'pretrain="simclr"': ("opencon", {"pretrain": "simclr"}),
+    "diffusion=0.5": ("sorl-spectral", {"diffusion": 0.5, "columns": 4}),
 }
 # Detectors that read the heads of known classes which these objectives keep.
 HEADS = {"godin": ("godin_h", "godin_g"), "mos": ("mos",), "logitnorm": ("msp",), "csi": ("msp",)}
@@ -83,17 +100,20 @@ def code_of_page() -> list[str]:
 
 
 def detectors_of_page() -> list[str]:
-    """The detectors of chapters 3 to 5, layers and neighbours as the digits' network and their number allow."""
+    """The detectors of chapters 3 to 5, as `runnable` writes them."""
     chapters = PAGE.read_text().partition("## Chapters 6 and 7")[0].partition("## Chapter 3")[2]
-    specs = []
+    codes: list[str] = []
     for line in chapters.splitlines():
         cells = re.split(r"(?<!\\)\|", line)
-        for code in re.findall(r"`([^`]+)`", cells[2]) if len(cells) > 3 else ():
-            spec = code.replace("\\|", "|")
-            if not re.match(r"offmap[ .]|python |learn\(|fit\(|nn\.|net\.|in offmap", spec):
-                spec = re.sub(r"\[…\]", "['features.2','features.5']", spec).replace('"block2"', "'features.5'")
-                specs.append(spec.replace("knn(1000,", "knn(3,"))
-    return list(dict.fromkeys(specs))
+        codes += re.findall(r"`([^`]+)`", cells[2]) if len(cells) > 3 else []
+    specs = [code.replace("\\|", "|") for code in codes if not re.match(r"offmap[ .]|python |learn\(|fit\(", code)]
+    return list(dict.fromkeys(map(runnable, specs)))
+
+
+def runnable(spec: str) -> str:
+    """A detector of the page with layers and neighbours that the digits' network and their number allow."""
+    spec = re.sub(r"\[…\]", "['features.2','features.5']", spec).replace('"block2"', "'features.5'")
+    return spec.replace("knn(1000,", "knn(3,")
 
 
 def command_line(words: list[str]) -> None:
@@ -101,6 +121,14 @@ def command_line(words: list[str]) -> None:
     from offmap.cli import app
 
     app(words, standalone_mode=False)
+
+
+def suite(words: list[str], out: Path) -> None:
+    """Run a suite; every method that was asked for must end in rows of its table."""
+    command_line([*words, "--out", str(out)])
+    held = json.loads((out / "results.json").read_text())
+    if not held["rows"] or held.get("skipped"):
+        raise AssertionError(f"{len(held['rows'])} rows; left out: {held.get('skipped')}")
 
 
 def script(code: str, options: str, folder: Path) -> None:
@@ -129,8 +157,8 @@ def function(name: str) -> None:
         raise AssertionError(f"{name}: it has no example to run")
 
 
-def learned(objective: str, preset: str) -> None:
-    """Learn from a few pictures, for one epoch."""
+def learned(objective: str, preset: str, **given: Any) -> None:
+    """Learn from a few pictures, for one epoch; `given` are further settings."""
     from offmap import detector
     from offmap.learning import learn
     from offmap.models.encoders import make_encoder
@@ -138,12 +166,13 @@ def learned(objective: str, preset: str) -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (24, 16, 16, 3)).astype(np.uint8)
     labels = np.array([0, 0, 1, 1, 0, 1, 0, 1] + 16 * [-1])
     network = make_encoder("resnet18", (3, 16, 16), width=4)[0]
-    short = {"epochs": 1, "batch_size": 12, "pretrain_epochs": 1}
+    short = {"epochs": 1, "batch_size": 12, "pretrain_epochs": 1} | given
+    n_classes = short.pop("n_classes", 4)
     if objective in ("sorl-spectral", "self-training"):
         pictures = pictures[:, :4, :4].reshape(24, -1).astype(np.float32)
-        model = learn(pictures, labels, 4, objective=objective, progress=False, neighbours=5)
+        model = learn(pictures, labels, 4, objective=objective, progress=False, neighbours=5, **given)
     else:
-        model = learn(pictures, labels, 4, network, objective=objective, preset=preset, progress=False, **short)
+        model = learn(pictures, labels, n_classes, network, objective=objective, preset=preset, progress=False, **short)
     if not np.isfinite(model.transform(pictures)).all():
         raise AssertionError(f"{objective}, {preset}: features are not finite")
     for spec in HEADS.get(objective, ()):
@@ -193,7 +222,24 @@ def stand_ins(root: Path) -> Path:
     cifar(root / "cifar10" / "cifar-10-python.tar.gz", 10, b"labels", batches)
     hundred = ("cifar-100-python/train", "cifar-100-python/test")
     cifar(root / "cifar100" / "cifar-100-python.tar.gz", 100, b"fine_labels", hundred)
+    truth = rng.integers(0, 6, 150)
+    rows = rng.normal(size=(6, 8))[truth] + 0.2 * rng.normal(size=(150, 8))
+    np.savez(root.parent / "rows.npz", features=rows.astype(np.float32), labels=truth)
     return root
+
+
+def beside_the_data(folder: Path) -> Path:
+    """The data folder with pictures of noise where sets that it does not hold would be."""
+    rng = np.random.default_rng(1)
+    folder.mkdir()
+    for held in Path(os.environ["OFFMAP_DATA"]).resolve().iterdir():
+        if held.is_dir():
+            (folder / held.name).symlink_to(held)
+    for place in ("lsun-crop/LSUN", "lsun-resize/LSUN_resize", "isun/iSUN", "places365/val_256"):
+        if not (folder / place).exists():
+            for i in range(4):
+                picture(folder / place / f"{i}.png", rng)
+    return folder
 
 
 def picture(file: Path, rng: np.random.Generator) -> None:
@@ -224,7 +270,7 @@ def stand_in_suite(code: str, small: dict[str, Any], root: Path) -> str:
         text = re.sub(r'weights = ".*"\n', f'weights = "weights/{weights.name}"\n{lines}', text)
     else:
         text = text.replace("[settings]\n", "[settings]\nepochs = 1\npretrain_epochs = 1\nbatch_size = 100\n")
-        text = text.replace("side = 224", "side = 32")
+        text = text.replace("side = 224", "side = 16")
     made = root / f"{name}.toml"
     made.write_text(text)
     return str(made)
@@ -235,16 +281,21 @@ def tasks(folder: Path) -> dict[str, tuple[str, Callable[[], None]]]:
     from offmap.learning import registered
 
     out: dict[str, tuple[str, Callable[[], None]]] = {}
-    root = stand_ins(folder / "stand-ins")
+    root, whole = stand_ins(folder / "stand-ins"), beside_the_data(folder / "data")
     for code in code_of_page():
         if code in SUITES:
-            words = [*code.split()[1:], *SUITES[code].split(), "--out", str(folder / code.replace(" ", "-"))]
-            out[code] = (f"{code} {SUITES[code]}", lambda words=words: command_line(words))
+            words = [*code.split()[1:], *SUITES[code].split(), "--data", str(whole)]
+            place = folder / code.replace(" ", "-")
+            how = f"{code} {SUITES[code]}, noise where a set is not at hand"
+            out[code] = (how, lambda words=words, place=place: suite(words, place))
         elif code in STAND_INS:
             out[code] = (f"{code}, on stand-ins, one seed", lambda code=code: _stand_in(code, root, folder))
         elif code in SCRIPTS:
             options = SCRIPTS[code]
             out[code] = (f"{code} {options}".strip(), lambda c=code, o=options: script(c, o, folder))
+        elif code in COMMANDS:
+            words = [*code.split()[1:], *COMMANDS[code].split()]
+            out[code] = (f"{code} {COMMANDS[code]}", lambda words=words: command_line(words))
         elif code == "benchmarks/thesis/toy_graphs.py":
             out[code] = ("imported; its tests run it", lambda code=code: script(code, "", folder))
         elif re.fullmatch(r"offmap\.[\w.]+", code):
@@ -256,6 +307,10 @@ def tasks(folder: Path) -> dict[str, tuple[str, Callable[[], None]]]:
         elif found := re.fullmatch(r'preset="(\w+)"', code):
             how = f'learn(…, objective="opencon", preset="{found[1]}"), one epoch'
             out[code] = (how, lambda preset=found[1]: learned("opencon", preset))
+        elif code in SETTINGS:
+            name, given = SETTINGS[code]
+            how = f'learn(…, objective="{name}", {code}), one epoch'
+            out[code] = (how, lambda name=name, given=given: learned(name, "thesis", **given))
     for name in registered():
         how = f'learn(…, objective="{name}", preset="thesis"), one epoch'
         out[f"objective {name}"] = (how, lambda name=name: learned(name, "thesis"))
@@ -268,10 +323,9 @@ def tasks(folder: Path) -> dict[str, tuple[str, Callable[[], None]]]:
 
 def _stand_in(code: str, root: Path, folder: Path) -> None:
     words = ["bench", stand_in_suite(code, STAND_INS[code], root), "--data", str(root), "--seeds", "1"]
-    words += ["--out", str(folder / code.split()[2])]
     if STAND_INS[code]:
         words += ["--methods", "energy,knn(1),mahalanobis", "--cache", str(folder / "cache")]
-    command_line(words)
+    suite(words, folder / code.split()[2])
 
 
 def _scores(spec: str) -> bool:
@@ -304,7 +358,7 @@ def run_all(out: Path, only: str, again: bool) -> int:
                 outcome = "works"
             except (Exception, SystemExit) as error:
                 ended = isinstance(error, SystemExit) and not error.code
-                outcome = "works" if ended else f"fails: {type(error).__name__}: {error}"
+                outcome = "works" if ended else f"fails: {type(error).__name__}"
                 failed += not ended
                 if not ended:
                     traceback.print_exc()

@@ -18,6 +18,7 @@ from offmap.bench.open_world import (
     list_open_world,
     load_open_world,
 )
+from offmap.bench.open_world_apart import predict_apart
 from offmap.bench.open_world_page import build_open_world_page
 from offmap.bench.open_world_runner import run_open_world
 from offmap.data.splits import PUBLISHED
@@ -86,6 +87,58 @@ def test_the_number_of_classes_can_be_estimated_and_conventions_differ(folder: P
     assert row.classes == "estimated"
     assert set(row.accuracy) == {"orca", "v1", "v2", "ncd"}
     assert math.isnan(row.accuracy["ncd"]["known"])
+
+
+def test_inputs_to_test_on_are_told_apart_as_in_the_thesis_tables(folder: Path) -> None:
+    """Known inputs by a linear head, novel ones grouped alone: on blobs both are certain, joint predictions are not."""
+    rng = np.random.default_rng(1)
+    truth = np.repeat(np.arange(6), 8)
+    rows = np.load(folder / "blobs.npz")["features"].reshape(6, 25, 10).mean(axis=1)[truth]
+    np.savez(folder / "test.npz", features=rows + 0.05 * rng.normal(size=rows.shape).astype(np.float32), labels=truth)
+    figures = "[thesis_test]\nk-means = { all = 95.5, novel = 96.7, known = 94.2 }\n"
+    declared = SUITE.replace("[split]", '[test]\npath = "test.npz"\n\n[split]') + figures
+    (folder / "apart.toml").write_text(declared)
+    suite = load_open_world(folder / "apart.toml")
+    assert suite.digest != load_open_world(folder / "mine.toml").digest
+    result = run_open_world(suite, folder / "apart", methods=["k-means", "gcd"], data=folder, seeds=1)
+    for row in result.rows:
+        assert set(row.accuracy) == {"orca", "v1", "v2", "ncd", "apart", "test"}
+        assert row.accuracy["test"] == {"all": 100.0, "known": 100.0, "novel": 100.0}
+        assert row.accuracy["apart"]["novel"] == 100.0
+    page = build_open_world_page(result).html()
+    assert "96.7" in page
+    assert "87.5" in page
+    assert "not there in learning" in page
+    assert "\ntest " in str(result)
+    again = run_open_world(suite, folder / "apart", methods=["k-means"], data=folder, seeds=1)
+    assert again.rows[0].accuracy["test"] == result.rows[0].accuracy["test"]
+
+
+def test_telling_apart_uses_no_class_of_a_novel_input_and_only_labelled_rows_of_known_ones() -> None:
+    rng = np.random.default_rng(2)
+    targets = np.repeat([0, 1, 2, 3], 30)
+    features = rng.normal(size=(4, 5))[targets] + 0.4 * rng.normal(size=(120, 5))
+    labels = np.where((targets < 2) & (rng.random(120) < 0.5), targets, -1)
+    found = predict_apart(features, labels, features, targets, [0, 1], seed=3)
+    swapped = np.where(targets == 2, 3, np.where(targets == 3, 2, targets))
+    assert (predict_apart(features, labels, features, swapped, [0, 1], seed=3) == found).all()
+    moved = features.copy()
+    moved[labels < 0] += 50.0  # what is unlabelled does not move the head
+    assert (predict_apart(moved, labels, features, targets, [0, 1], seed=3) == found).all()
+    assert set(found[targets < 2]) <= {0, 1}
+    assert set(found[targets >= 2]) == {4, 5}
+
+
+def test_the_suites_of_novel_class_discovery_have_the_printed_figures_of_both_tables() -> None:
+    printed = {name: load_open_world(name) for name in ("c10-5", "c100-80", "c100-50")}
+    assert {name: suite.thesis["nscl"]["novel"] for name, suite in printed.items()} == {
+        "c10-5": 97.5, "c100-80": 85.9, "c100-50": 64.0
+    }  # fmt: skip
+    assert printed["c10-5"].thesis["dualrank"] == {"novel": 91.6}
+    assert printed["c10-5"].thesis_test["nscl"] == {"all": 95.5, "novel": 96.7, "known": 94.2}
+    assert printed["c100-50"].thesis_test["comex"] == {"all": 67.2, "novel": 54.5, "known": 80.1}
+    assert not printed["c100-80"].thesis_test  # table 6.2 leaves it out
+    assert all(suite.test is not None and suite.convention == "apart" for suite in printed.values())
 
 
 def test_results_of_another_declaration_are_not_continued(folder: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,11 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 
+from offmap.bench import suites
 from offmap.bench.kinds.backbones import BACKBONES
 from offmap.bench.networks import make_network
 from offmap.bench.runner import run_suite
+from offmap.bench.suite_page import build_suite_page
 from offmap.bench.suites import NetworkSpec, load_suite
 from offmap.errors import InputError
 
@@ -70,10 +74,12 @@ def test_the_imagenet_suites_run_where_the_pictures_are(name: str, stand_ins: Pa
 
 
 def test_what_is_printed_stands_beside_the_methods_that_run() -> None:
-    for name in ("thesis-imagenet-resnet50", "thesis-imagenet-mobilenetv2"):
-        suite = load_suite(name)
+    names = ("imagenet-resnet50", "imagenet-mobilenetv2", "imagenet-vit", "hard-cifar10")
+    for suite in (load_suite(f"thesis-{name}") for name in names):
         assert all(set(figures) == set(suite.methods) for figures in suite.thesis.values())
-        assert set(suite.thesis) == {"inaturalist", "sun", "places", "textures"}
+        assert set(suite.thesis) == {ood.name for ood in suite.ood}
+    assert load_suite("thesis-imagenet-vit").thesis["sun"]["knn(10)"] == (48.40,)  # tables 5.5 and 5.3: FPR95 alone
+    assert load_suite("thesis-hard-cifar10").thesis["cifar100"] == {"ssd": (45.50,), "knn(50)": (38.83,)}
     figures = load_suite("thesis-imagenet-resnet50").thesis
     average = np.mean([figures[ood]["react(90)|energy"] for ood in figures], axis=0)
     assert average == pytest.approx([31.43, 92.95], abs=0.006)
@@ -84,6 +90,12 @@ def test_what_is_printed_stands_beside_the_methods_that_run() -> None:
         figures = load_suite(name).thesis
         average = np.mean([figures[ood]["dice(0.9)|energy"] for ood in figures], axis=0)
         assert average == pytest.approx(dice, abs=0.02), name
+
+
+def test_printed_figures_of_another_number_are_refused() -> None:
+    file = Path(suites.__file__).parent / "declared" / "thesis-imagenet-vit.toml"
+    with pytest.raises(InputError, match="for mahalanobis; FPR95, or FPR95 and AUROC"):
+        suites.parse_suite(tomllib.loads(file.read_text().replace("[17.56]", "[17.56, 1.0, 2.0]")), "mine")
 
 
 def test_the_hard_sets_run_where_they_are(stand_ins: Path, tmp_path: Path) -> None:
@@ -105,8 +117,13 @@ def test_the_hard_sets_run_where_they_are(stand_ins: Path, tmp_path: Path) -> No
         known=SetSpec("known", shown),
         test=SetSpec("test", {**shown, "path": "imagenet/val"}),
     )
+    suite = replace(suite, thesis={**suite.thesis, "imagenet-r": {"knn(1)": (29.92,)}})
     found = run_suite(suite, methods=["knn(1)"], data=stand_ins, cache=tmp_path)
     assert {row.ood for row in found.rows} == {"lsun-fix", "imagenet-fix", "imagenet-r", "cifar100"}
+    (row,) = (row for row in found.rows if row.ood == "imagenet-r")
+    assert row.thesis == pytest.approx({"fpr95": 0.2992})
+    assert re.search(r" 29\.92 +– \(", str(found))
+    assert "29.92" in build_suite_page(found).html()
 
 
 def test_a_backbone_without_weights_says_what_is_missing(tmp_path: Path) -> None:

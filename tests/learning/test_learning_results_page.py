@@ -60,8 +60,11 @@ def test_what_is_said_of_discovery_and_self_training(runs) -> None:
 def test_what_is_said_of_the_objectives(runs) -> None:
     banking = {m: mean(by) for m, by in runs["banking77"].items()}
     clinc = {m: mean(by) for m, by in runs["clinc150"].items()}
-    assert round(banking["gcd"] - banking["ss-k-means"]) == 8
-    assert round(clinc["gcd"] - clinc["ss-k-means"]) == 3
+    text = " ".join((DOCS / "learning-results.md").read_text().split())
+    gains = [f"{found['gcd'] - found['ss-k-means']:.1f}" for found in (banking, clinc)]
+    assert f"`gcd` is {gains[0]} points above semi-supervised k-means on BANKING77 and {gains[1]} on CLINC150" in text
+    assert f"above `sorl-spectral` ({clinc['sorl-spectral']:.1f})" in text
+    assert clinc["sorl-spectral"] < clinc["discover"]
     near = {m for m in LABELLED_ONLY if banking[m] > banking["gcd"] - 1.5}
     assert near == {"ce", "cgdl", "logitnorm", "supcon"}
     assert max(banking[m] for m in ("sorl", "nscl", "uno")) < banking["simclr"]

@@ -111,3 +111,19 @@ def test_what_is_said_of_random_graphs_is_what_was_counted():
     assert f"held in {bounds['spectral_gap_assumption_holds']} of 400" in text
     assert f"{toys['largest error of r(t)']:.0e}" == "9e-15"
     assert f"{bounds['largest_gap_of_the_identity']:.0e}" == "8e-15"
+
+
+def test_what_is_said_of_positive_row_sums_holds_for_every_network_set_and_threshold():
+    found = json.loads((ROOT / "benchmarks/results/theory.json").read_text())
+    text = " ".join((ROOT / "docs/theory/rectified.md").read_text().split())
+    parts = [found[name]["row sums"] for name in ("cifar10", "cifar100")]
+    fails = [f"{part['classes with W·1 ≤ 0']} of {part['classes']}" for part in parts]
+    assert f"W·1 > 0 fails for {fails[0]} and {fails[1]} classes" in text
+    sets = [part[name] for part in parts for name in ("svhn", "textures")]
+    pairs = [pair for part in sets for pair in zip(part["auroc"], part["auroc, W·1 > 0"], strict=True)]
+    assert f"{sum(after > before for before, after in pairs)} of {len(pairs)} combinations" in text
+    for part in sets:
+        for before, after in ((max(part["auroc"]), max(part["auroc, W·1 > 0"])), part["plain_auroc"]):
+            assert f"{before:.3f} → {after:.3f}".replace("0.", ".") in text
+    falling = [value for part in sets for value in part["share of classes whose logits fall further, W·1 > 0"]]
+    assert f"in {100 * min(falling):.0f} to {100 * max(falling):.0f} % of the classes" in text

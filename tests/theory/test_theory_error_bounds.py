@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import integrate, stats
 
 from offmap.errors import InputError
 from offmap.theory import (
@@ -109,3 +110,15 @@ def test_a_constant_added_to_weights_changes_no_probability_and_makes_the_predic
         output_reduction_gap(weight, known[:, :3], unknown, 1.0)
     with pytest.raises(InputError, match="margin"):
         make_row_sums_positive(weight, margin=0)
+
+
+@pytest.mark.parametrize("k", [3, 10, 25])
+def test_density_does_not_converge_with_k_fixed(k: int) -> None:
+    """Lemma A.2 asks for k/n → 0 only. With k fixed p̂/p tends to k/G, G ~ Gamma(k), so the error stays."""
+    grid = np.linspace(1e-3, 8 * k, 200_001)
+    chance = stats.gamma.pdf(grid, k)
+    left = float(integrate.trapezoid(np.abs(k / grid - 1) * chance, grid))
+    found = density_convergence([2000, 40_000], ambient=3, neighbours=lambda n: k, seed=1)
+    assert np.abs(found.error - left).max() < 0.25 * left
+    assert found.error[1] > 0.5 * found.rate[1]  # of the order of the rate, not below it
+    assert 0.7 < left * k**0.5 < 1.4

@@ -21,6 +21,7 @@ BUILT_IN = Path(__file__).with_name("declared") / "open_world"
 BASELINES = ("k-means", "ss-k-means", "discover")
 ALL = "all"
 Classes = Literal["given", "estimated"]
+Measure = Convention | Literal["apart", "test"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class OpenWorldSuite:
         Figures printed in the thesis, in per cent: by method, then ``all``, ``known``, ``novel``.
     convention : str, default="orca"
         The convention of those figures.
+    test : SetSpec, optional
+        Inputs that are not there in learning. With them inputs are also told apart as in the thesis' section 6.5
+        (`offmap.bench.open_world_apart`), the unlabelled ones (``apart``) and these (``test``).
+    thesis_test : mapping of str to mapping of str to float
+        Figures printed in the thesis for those.
     """
 
     name: str
@@ -83,12 +89,15 @@ class OpenWorldSuite:
     settings: Mapping[str, Any] = field(default_factory=dict)
     protocol: OpenWorldProtocol = field(default_factory=OpenWorldProtocol)
     thesis: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    convention: Convention = "orca"
+    convention: Measure = "orca"
+    test: SetSpec | None = None
+    thesis_test: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
         """A checksum of the data's declaration, split and settings: results of another one are not continued."""
         told = [self.data.source, self.split, self.settings, self.protocol.limit]
+        told += [] if self.test is None else [self.test.source]
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -159,6 +168,8 @@ def load_open_world(name: str | os.PathLike[str]) -> OpenWorldSuite:
         protocol=OpenWorldProtocol(**protocol),
         thesis=declared.get("thesis", {}),
         convention=declared.get("convention", "orca"),
+        test=SetSpec("test", declared["test"]) if "test" in declared else None,
+        thesis_test=declared.get("thesis_test", {}),
     )
 
 

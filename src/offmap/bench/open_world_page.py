@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from offmap.bench.open_world_runner import CONVENTIONS, OpenWorldResult
-from offmap.metrics.clustering import Convention
+from offmap.bench.open_world import Measure
+from offmap.bench.open_world_runner import OpenWorldResult
 from offmap.report import Page, versions
 
-WORDS: dict[Convention, str] = {
+Figures = Mapping[str, Mapping[str, float]]
+WORDS: dict[Measure, str] = {
     "orca": "All by one assignment of groups to classes; Known is plain accuracy; Novel has an assignment of its own.",
     "v1": "Known and novel inputs are matched apart.",
     "v2": "One assignment serves all three.",
     "ncd": "Novel inputs only, as in novel class discovery.",
+    "apart": "Told which inputs are novel: those are grouped alone by k-means, known ones named by a linear head.",
+    "test": "The same on inputs that were not there in learning.",
 }
 
 
@@ -32,7 +36,7 @@ def build_open_world_page(result: OpenWorldResult) -> Page:
     """
     suite = result.suite
     page = Page(f"{suite.name}: {suite.about}", _summary(result))
-    for convention in CONVENTIONS:
+    for convention in result.measures:
         page.section(f"Accuracy by the convention {convention}").text(WORDS[convention])
         page.table(
             ["method", "classes", "seeds", "All", "±", "Known", "Novel", "± Novel", "classes found"],
@@ -52,7 +56,9 @@ def build_open_world_page(result: OpenWorldResult) -> Page:
             ],
         )
     if suite.thesis:
-        _against_thesis(page, result)
+        _against_thesis(page, result, suite.convention, suite.thesis)
+    if suite.thesis_test:
+        _against_thesis(page, result, "test", suite.thesis_test)
     if result.skipped:
         page.section("Left out").table(["what", "why"], list(result.skipped.items()))
     return page.settings({**_settings(result), "versions": versions()}, title="Settings and versions")
@@ -77,15 +83,15 @@ def _summary(result: OpenWorldResult) -> str:
     return " ".join(words)
 
 
-def _against_thesis(page: Page, result: OpenWorldResult) -> None:
-    suite, rows = result.suite, []
-    for line in result.summary(suite.convention):
-        printed = suite.thesis.get(line["method"])
+def _against_thesis(page: Page, result: OpenWorldResult, convention: Measure, figures: Figures) -> None:
+    rows = []
+    for line in result.summary(convention):
+        printed = figures.get(line["method"])
         if printed is not None:
             pairs = [(_number(line[part]), printed.get(part)) for part in ("all", "known", "novel")]
             rows.append([line["method"], *(value for pair in pairs for value in pair)])
-    page.section("Beside the thesis").text(
-        f"Per cent by the convention {suite.convention}. The thesis trains a ResNet for hundreds of epochs; what was "
+    page.section(f"Beside the thesis, {convention}").text(
+        f"Per cent by the convention {convention}. The thesis trains a ResNet for hundreds of epochs; what was "
         "done here is in the settings below."
     ).table(["method", "All", "thesis", "Known", "thesis Known", "Novel", "thesis Novel"], rows)
 

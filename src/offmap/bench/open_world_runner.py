@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from offmap import store
-from offmap.bench.open_world import BASELINES, OpenWorldProtocol, OpenWorldSuite, expand_open_world
+from offmap.bench.open_world import BASELINES, Measure, OpenWorldProtocol, OpenWorldSuite, expand_open_world
+from offmap.bench.open_world_apart import predict_apart
 from offmap.bench.sets import load_set
+from offmap.bench.suites import SetSpec
 from offmap.data import OpenWorldSplit, open_world_split, published_split
 from offmap.data.images import ENVIRONMENT
 from offmap.discovery import Space, discover
@@ -40,6 +42,7 @@ class OpenWorldRow:
         Classes in use, inputs in all, those with a label.
     accuracy : mapping of str to mapping of str to float
         By convention: ``all``, ``known`` and ``novel`` over unlabelled inputs, in per cent; NaN where there are none.
+        Of a suite with inputs to test on also ``apart`` and ``test``: told which inputs are novel.
     seconds : float
         Time of learning.
     """
@@ -67,13 +70,18 @@ class OpenWorldResult:
     rows: list[OpenWorldRow] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
-    def summary(self, convention: Convention) -> list[dict[str, Any]]:
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The conventions of every row, and ``apart`` and ``test`` of a suite with inputs to test on."""
+        return (*CONVENTIONS, "apart", "test") if self.suite.test is not None else CONVENTIONS
+
+    def summary(self, convention: Measure) -> list[dict[str, Any]]:
         """Return means over seeds with their standard errors, the highest All first.
 
         Parameters
         ----------
-        convention : Convention
-            How groups are matched with classes.
+        convention : Measure
+            How groups are matched with classes, one of `measures`.
 
         Returns
         -------
@@ -103,7 +111,7 @@ class OpenWorldResult:
 
     def __str__(self) -> str:
         lines = [f"{self.suite.name}: {self.suite.about}"]
-        for convention in CONVENTIONS:
+        for convention in self.measures:
             lines += ["", f"{convention:<28}{'seeds':>6}{'All':>14}{'Known':>14}{'Novel':>14}  classes"]
             for line in self.summary(convention):
                 name = line["method"] + ("" if line["classes"] == "given" else ", K estimated")
@@ -158,16 +166,15 @@ def run_open_world(
     out.mkdir(parents=True, exist_ok=True)
     result = _resume(suite, out / "results.json")
     done = {row.key for row in result.rows}
-    samples = load_set(suite.data, data or _environment_folder()).samples
-    if samples.labels is None:
-        raise InputError(f"suite {suite.name}: its data have no classes to hide; give labels beside them")
-    inputs = np.asarray(samples.inputs if "inputs" in samples.arrays else samples.features)
+    place = data or _environment_folder()
+    learned = _load(suite, suite.data, place)
+    tested = None if suite.test is None else _load(suite, suite.test, place)
     for seed, name in _runs(suite.protocol, names):
         if (name, seed, suite.protocol.classes) in done:
             continue
         on_step(f"{name}, seed {seed}")
         try:
-            result.rows.append(_measure(suite, name, seed, inputs, np.asarray(samples.labels), device))
+            result.rows.append(_measure(suite, name, seed, learned, tested, device))
         except InputError as error:
             result.skipped[name] = str(error)
         store.write_atomically(out / "results.json", result.to_json().encode() + b"\n")
@@ -179,6 +186,15 @@ def _environment_folder() -> Path | None:
     return None if named is None else Path(named)
 
 
+def _load(suite: OpenWorldSuite, spec: SetSpec, data: Path | None) -> tuple[Array, Array]:
+    """Return the inputs, or features where there are none, and their classes."""
+    samples = load_set(spec, data).samples
+    if samples.labels is None:
+        raise InputError(f"suite {suite.name}: its {spec.name} have no classes to hide; give labels beside them")
+    inputs = np.asarray(samples.inputs if "inputs" in samples.arrays else samples.features)
+    return inputs, np.asarray(samples.labels)
+
+
 def _runs(protocol: OpenWorldProtocol, names: Sequence[str]) -> Iterator[tuple[int, str]]:
     for seed in range(protocol.first_seed, protocol.first_seed + protocol.seeds):
         for name in names:
@@ -186,22 +202,30 @@ def _runs(protocol: OpenWorldProtocol, names: Sequence[str]) -> Iterator[tuple[i
 
 
 def _measure(
-    suite: OpenWorldSuite, name: str, seed: int, inputs: Array, targets: Array, device: str | None
+    suite: OpenWorldSuite,
+    name: str,
+    seed: int,
+    learned: tuple[Array, Array],
+    tested: tuple[Array, Array] | None,
+    device: str | None,
 ) -> OpenWorldRow:
-    limit = suite.protocol.limit
-    if limit is not None and limit < len(targets):
-        rows = np.sort(np.random.default_rng(seed).permutation(len(targets))[:limit])
-        inputs, targets = inputs[rows], targets[rows]
+    inputs, targets = _draw(learned, suite.protocol.limit, seed)
     split = _make_split(suite, targets, seed)
     k = split.n_classes if suite.protocol.classes == "given" else None
     start = time.perf_counter()
+    transform: Callable[[Array], Array] = _flatten
     if name in BASELINES:
-        found = _baseline(name, inputs.reshape(len(inputs), -1).astype(np.float32), split, k, seed)
+        found = _baseline(name, _flatten(inputs), split, k, seed)
     else:
-        found = learn(
+        model = learn(
             inputs, split.labels, k, objective=name, seed=seed, progress=False, **_settings(suite, name, device)
-        ).predict(inputs)
+        )
+        found, transform = model.predict(inputs), model.transform
     seconds = time.perf_counter() - start
+    accuracy = _accuracies(split, found)
+    if tested is not None:
+        others, classes = _draw(tested, suite.protocol.limit, seed)
+        accuracy |= _apart(split, transform(inputs), transform(others), classes, seed)
     return OpenWorldRow(
         name,
         seed,
@@ -209,9 +233,21 @@ def _measure(
         len(np.unique(found)),
         len(targets),
         len(split.labelled),
-        _accuracies(split, found),
+        accuracy,
         round(seconds, 2),
     )
+
+
+def _draw(labelled: tuple[Array, Array], limit: int | None, seed: int) -> tuple[Array, Array]:
+    inputs, targets = labelled
+    if limit is None or limit >= len(targets):
+        return inputs, targets
+    rows = np.sort(np.random.default_rng(seed).permutation(len(targets))[:limit])
+    return inputs[rows], targets[rows]
+
+
+def _flatten(inputs: Array) -> Array:
+    return inputs.reshape(len(inputs), -1).astype(np.float32)
 
 
 def _make_split(suite: OpenWorldSuite, targets: Array, seed: int) -> OpenWorldSplit:
@@ -242,6 +278,17 @@ def _accuracies(split: OpenWorldSplit, found: Array) -> dict[str, dict[str, floa
     for convention in CONVENTIONS:
         parts = open_world_accuracy(split.targets[hidden], found[hidden], split.known, convention)._asdict()
         made[convention] = {part: round(100 * float(value), 3) for part, value in parts.items()}
+    return made
+
+
+def _apart(split: OpenWorldSplit, fitted: Array, features: Array, targets: Array, seed: int) -> dict[str, Any]:
+    """Return the accuracies of section 6.5: Known and Novel by themselves, All by one assignment, as in ``orca``."""
+    hidden, made = split.unlabelled, {}
+    sets = {"apart": (fitted[hidden], split.targets[hidden]), "test": (features, targets)}
+    for name, (rows, classes) in sets.items():
+        found = predict_apart(fitted, split.labels, rows, classes, split.known, seed)
+        parts = open_world_accuracy(classes, found, split.known, "orca")._asdict()
+        made[name] = {part: round(100 * float(value), 3) for part, value in parts.items()}
     return made
 
 

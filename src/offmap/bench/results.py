@@ -219,8 +219,9 @@ def _cell(row: SuiteRow | None, printed: bool) -> str:
     own = " ".join(f"{100 * getattr(row, name):6.2f}{_spread(row.std.get(name)):<6}" for name in ("fpr95", "auroc"))
     if row.thesis is None:
         return own + " " * 21 * printed
-    fpr95, auroc = (100 * row.thesis[name] for name in ("fpr95", "auroc"))
-    return f"{own} {fpr95:6.2f} {auroc:6.2f} ({100 * row.fpr95 - fpr95:+5.1f})"
+    fpr95 = 100 * row.thesis["fpr95"]
+    auroc = f"{100 * row.thesis['auroc']:6.2f}" if "auroc" in row.thesis else "     –"
+    return f"{own} {fpr95:6.2f} {auroc} ({100 * row.fpr95 - fpr95:+5.1f})"
 
 
 def _spread(std: float | None) -> str:

@@ -220,8 +220,8 @@ def _measure_network(
         result.shifted += [replace(row, suite=suite.name, network=name) for row in shifted]
         for row in rows:
             figures = {repr(detector(key)): pair for key, pair in suite.thesis.get(row.ood, {}).items()}
-            pair = figures.get(method)
-            thesis = None if pair is None else {"fpr95": pair[0] / 100, "auroc": pair[1] / 100}
+            printed = [value / 100 for value in figures.get(method, ())]
+            thesis = dict(zip(("fpr95", "auroc"), printed, strict=False)) or None
             result.rows.append(replace(row, suite=suite.name, network=name, thesis=thesis))
     if not result.scores[name]:
         reasons = "; ".join(f"{method}: {why}" for method, why in result.skipped.items())

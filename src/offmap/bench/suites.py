@@ -111,7 +111,8 @@ class Suite:
     methods : tuple of str
         Text forms of detectors; ``all`` stands for every method in the registry that is not named otherwise.
     thesis : mapping
-        Figures printed in the thesis, in per cent: by unknown set, then by method, FPR95 and AUROC.
+        Figures printed in the thesis, in per cent: by unknown set, then by method, FPR95 and, where it is printed,
+        AUROC.
     published : mapping
         AUROCs published elsewhere for groups of unknown sets, in per cent: by group, then by method.
     train : SetSpec or None
@@ -134,7 +135,7 @@ class Suite:
     outliers: SetSpec | None = None
     shifted: tuple[SetSpec, ...] = ()
     protocol: Protocol = field(default_factory=Protocol)
-    thesis: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+    thesis: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     sources: SuiteSources = field(default_factory=SuiteSources)
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -221,10 +222,7 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
     shifted = tuple(_set(f"shifted.{key}", key, source, name) for key, source in declared.get("shifted", {}).items())
     if twice := {part.name for part in shifted} & {part.name for part in unknown}:
         raise InputError(f"suite {name}: {sorted(twice)[0]!r} is both among [ood] and among [shifted]")
-    thesis = {
-        ood: {method: (float(pair[0]), float(pair[1])) for method, pair in figures.items()}
-        for ood, figures in declared.get("thesis", {}).items()
-    }
+    thesis = {ood: _printed(figures, name) for ood, figures in declared.get("thesis", {}).items()}
     if strange := thesis.keys() - {ood.name for ood in unknown}:
         raise InputError(f"suite {name}: [thesis] names {sorted(strange)[0]!r}, which is not among its unknown sets")
     published = {
@@ -248,6 +246,14 @@ def parse_suite(declared: Mapping[str, Any], name: str) -> Suite:
         sources=SuiteSources(**{**sources, "sets": tuple(sources.get("sets", ()))}),
         published=published,
     )
+
+
+def _printed(figures: Mapping[str, Any], name: str) -> dict[str, tuple[float, ...]]:
+    """Read what the thesis prints of each method on one set."""
+    for method, printed in figures.items():
+        if len(printed) not in (1, 2):
+            raise InputError(f"suite {name}: [thesis] has {printed} for {method}; FPR95, or FPR95 and AUROC")
+    return {method: tuple(map(float, printed)) for method, printed in figures.items()}
 
 
 def _set(place: str, key: str, source: Any, suite: str) -> SetSpec:

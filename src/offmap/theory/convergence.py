@@ -48,7 +48,8 @@ def density_convergence(
     ambient : int, default=4
         m: the sphere is that of R^m.
     neighbours : callable, optional
-        From n to k; the root of n by default, so that k grows and k/n vanishes, as the lemma needs.
+        From n to k; the root of n by default, so that k grows and k/n vanishes. The lemma prints the second only,
+        but with k fixed the error stays.
     seed : int, default=0
         Seed of inputs and queries.
 
