@@ -153,11 +153,15 @@ def topics_table() -> str:
 
 
 def latency_text() -> str:
-    """Ratios to the bare encoder."""
-    guard, scope = (read("text_latency")["ratio"][name] for name in ("guard", "scope"))
+    """Milliseconds of a guard, and ratios to the bare encoder."""
+    found = read("text_latency")
+    guard, scope = (found["ratio"][name] for name in ("guard", "scope"))
+    took = found["milliseconds"]["guard"]
     return (
-        f"One sentence at a time, a guard takes {guard['p50']:.1f} times as long as the bare encoder at the median\n"
-        f"and {guard['p99']:.1f} times at the 99th percentile, a scope {scope['p50']:.1f} and {scope['p99']:.1f} times."
+        f"One sentence at a time, {found['sentences']} of them with {found['threads']} threads, a guard takes"
+        f" {took['p50']:.0f} ms at the median and {took['p99']:.0f} ms at the 99th percentile:\n"
+        f"{guard['p50']:.1f} and {guard['p99']:.1f} times as long as the bare encoder. A scope takes"
+        f" {scope['p50']:.1f} and {scope['p99']:.1f} times as long."
     )
 
 

@@ -245,8 +245,11 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path, was_there: bool) -> None:
     """The kernel refuses to let files grow beyond a limit, as a full disk does; a mapped file would end by a signal."""
+    if was_there:
+        (tmp_path / "acts").mkdir()
     done = run(
         """
         import resource, sys
@@ -263,7 +266,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "could not be written (File too large); nothing was left behind" in done.stdout
-    assert list((tmp_path / "acts").iterdir()) == []
+    assert list(tmp_path.rglob("*")) == ([tmp_path / "acts"] if was_there else [])
 
 
 @pytest.mark.parametrize("use", ["acts.features.sum()", "acts.labels.sum()", "acts[5:9]", "list(acts.blocks())"])

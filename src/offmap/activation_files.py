@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import urllib.parse
@@ -44,6 +45,7 @@ def array_file(name: str) -> str:
 
 def write_folder(folder: Path, arrays: Mapping[str, Array], dtype: str | None, head: Tensors | None) -> None:
     """Write arrays and the head; when that fails, what was written is removed."""
+    was_there = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -59,6 +61,9 @@ def write_folder(folder: Path, arrays: Mapping[str, Array], dtype: str | None, h
     except BaseException as error:
         for file in (HEAD, *map(array_file, arrays)):
             (folder / file).unlink(missing_ok=True)
+        if not was_there:
+            with contextlib.suppress(OSError):  # someone else has put something there
+                folder.rmdir()
         if isinstance(error, OSError) and not isinstance(error, StoreError):
             raise StoreError(f"{folder}: could not be written ({error.strerror}); nothing was left behind") from error
         raise

@@ -97,6 +97,14 @@ def test_one_unsure_input_does_not_make_sure_ones_look_far() -> None:
     assert sure > unsure
 
 
+def test_a_temperature_of_one_input_a_class_is_none() -> None:
+    """Both are right: the best temperature would be 0, where sure inputs are all alike; .34 came of it."""
+    known, test, far = few(1, 24, 2, 89)
+    with pytest.warns(OffmapWarning, match="2 inputs are too few for a temperature"):
+        scaled = auroc("temperature_scaling|msp", known, test, far)
+    assert scaled == auroc("msp", known, test, far) > 0.5
+
+
 @pytest.mark.parametrize("spec", ["mahalanobis", "mahalanobis_pp", "rmds", "rmds_pp", "ssd", "ssd(tied=true)"])
 def test_few_inputs_are_warned_about_and_many_are_not(spec: str) -> None:
     with pytest.warns(OffmapWarning, match="few (inputs )?for a covariance of 40 features"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 import offmap
 from offmap.detection.scores.logits import energy, log_probabilities
+from offmap.errors import OffmapWarning
 
 LOGITS = hnp.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=st.floats(-40, 40, width=32))
 
@@ -127,8 +129,31 @@ def test_temperature_fits_the_labels() -> None:
     np.testing.assert_allclose(made.score(known), scaled, rtol=1e-5, atol=1e-6)
 
 
-def test_temperature_of_perfect_and_hopeless_labels_is_bounded() -> None:
+@pytest.mark.parametrize(
+    ("count", "shift", "reason"),
+    [
+        (30, 0, "all 30 inputs are classified rightly"),
+        (30, 1, "no more about the labels than chance"),
+        (9, 0, "9 .* few"),
+    ],
+)
+def test_temperature_stays_1_where_none_is_best(count: int, shift: int, reason: str) -> None:
+    logits = np.eye(3, dtype=np.float32)[np.arange(count) % 3] * 4
+    known = offmap.Activations(None, logits=logits, labels=(np.arange(count) + shift) % 3)
+    with pytest.warns(OffmapWarning, match=f"temperature_scaling: .*{reason}.* left as they are"):
+        made = offmap.detector("temperature_scaling|msp").fit(known)
+    assert float(made.states[0]["temperature"]) == 1
+    sure = np.linspace(6, 60, 10)[:, None] * np.eye(3)[0]  # divided by e^-5, all their probabilities are 1
+    scores = made.score(offmap.Activations(None, logits=sure.astype(np.float32)))
+    assert (np.diff(scores) > 0).all()
+
+
+def test_one_mistake_is_enough_for_a_temperature() -> None:
     logits = np.eye(3, dtype=np.float32)[np.arange(30) % 3] * 4
-    for labels in (np.arange(30) % 3, (np.arange(30) + 1) % 3):
+    labels = np.arange(30) % 3
+    labels[0] = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         made = offmap.detector("temperature_scaling|msp").fit(offmap.Activations(None, logits=logits, labels=labels))
-        assert math.exp(-5.1) < float(made.states[0]["temperature"]) < math.exp(5.1)
+    expected = 4 / math.log(58)  # 29 of 30 are right, and e^x / (e^x + 2) = 29/30 at x = 4/T = log 58
+    assert float(made.states[0]["temperature"]) == pytest.approx(expected, rel=1e-4)

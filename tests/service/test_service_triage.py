@@ -488,6 +488,66 @@ def test_lines_of_the_journal_that_cannot_be_used_are_set_aside(world, caplog):
     assert words.count("is skipped: group 77") == 1
 
 
+def test_undo_passes_over_lines_that_cannot_be_used(world):
+    world.meet()
+    number = world.grouped()["number"]
+    group = world.triage.view()["board"]["groups"][0]["id"]
+    world.triage.apply_edit(number, "name", {"group": group, "name": "eel"})
+    world.triage.journal._connection.execute(
+        "INSERT INTO entry (time, proposal, action, details, undone) VALUES (0, ?, 'name', '[', 0)", [number]
+    )
+    world.again()
+    world.triage.undo(number)
+    assert "eel" not in [group["name"] for group in world.triage.view()["board"]["groups"]]
+    with pytest.raises(RequestError, match="nothing to take back"):
+        world.triage.undo(number)
+
+
+VERSION = (0, "g", 1, '{"accepted": true, "reason": ""}', "[]", "[]")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, 1), (3, "["), (3, '{"accepted": true, "reason": NaN}'), (3, "{}"), (4, "[1]"), (5, '["\\ud800"]')],
+)
+def test_versions_of_the_journal_that_cannot_be_used_are_set_aside(world, caplog, place, value):
+    damaged = [value if at == place else usual for at, usual in enumerate(VERSION)]
+    connection = world.triage.journal._connection
+    sql = "INSERT INTO version (time, parent, base, proposal, outcome, learned, discarded) VALUES (0, ?, ?, ?, ?, ?, ?)"
+    connection.execute(sql, damaged)
+    connection.execute("INSERT INTO meta VALUES ('current', '1')")
+    world.again()
+    assert "version 1 cannot be used and is set aside" in " ".join(record.message for record in caplog.records)
+    view = world.triage.view()
+    assert view["versions"] == []
+    assert "no usable record of version 1" in view["notice"]
+    assert world.meet(), "scoring goes on"
+    world.triage.group()
+    world.triage.tasks.wait()
+    assert world.triage.view()["job"]["error"] == "version 1 is not in the journal"
+
+
+def test_groups_of_the_journal_that_cannot_be_used_are_made_anew(world, caplog):
+    world.meet()
+    world.grouped()
+    world.triage.journal._connection.execute("UPDATE proposal SET ids = '[NaN]'")
+    world.again()
+    assert "the groups 1 cannot be used" in " ".join(record.message for record in caplog.records)
+    assert world.triage.view()["board"] is None
+    assert world.grouped()["number"] == 2
+
+
+@pytest.mark.parametrize("intent", ['["deploy", 7]', '["deploy"]', "[", '["explode", 1]'])
+def test_a_deployment_that_the_journal_cannot_tell_stops_the_start_in_one_sentence(world, intent):
+    world.triage.journal._connection.execute("INSERT INTO meta VALUES ('intent', ?)", [intent])
+    world.close()
+    with pytest.raises(StoreError, match=r"has begun, but .* put back the file from a backup"):
+        world.open()
+    Journal(world.folder / "store")._connection.execute("DELETE FROM meta WHERE key = 'intent'")
+    world.service.close()
+    world.open()
+
+
 def test_an_edit_of_groups_that_someone_else_has_changed_is_refused_with_the_new_state(board_world):
     app = create_app(board_world.service, [create_triage_router(board_world.triage)], close=False)
     with running(app) as url:

@@ -6,6 +6,7 @@ import re
 
 from offmap.errors import OffmapError
 
+_ADDRESSES = re.compile(r" at 0x[0-9a-fA-F]+")
 _FOLDERS = re.compile(r"(?<![\w/:.])/(?:[^\s/'\"]+/)+")
 
 
@@ -32,7 +33,7 @@ class RequestError(OffmapError):
 
 
 def to_sentence(error: BaseException) -> str:
-    r"""Put the message of an error on one line.
+    r"""Put the message of an error on one line, without addresses in memory.
 
     Parameters
     ----------
@@ -42,14 +43,16 @@ def to_sentence(error: BaseException) -> str:
     Returns
     -------
     str
-        The message without line breaks.
+        The message without line breaks; an address would tell a stranger where things lie in this process.
 
     Examples
     --------
     >>> to_sentence(ValueError("a\n  b"))
     'a b'
+    >>> to_sentence(ValueError("malformed node: <ast.BinOp object at 0x7fda75eee3e0>"))
+    'malformed node: <ast.BinOp object>'
     """
-    return " ".join(str(error).split()) or type(error).__name__
+    return _ADDRESSES.sub("", " ".join(str(error).split())) or type(error).__name__
 
 
 def hide_folders(sentence: str) -> str:

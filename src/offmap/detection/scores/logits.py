@@ -18,7 +18,7 @@ from offmap.detection.registry import register
 from offmap.detection.statistics import ClassMoments, RowSample, Statistic
 from offmap.errors import OffmapWarning
 
-FEW = 10  # known inputs below which a class has no mean prediction of its own
+FEW = 10  # known inputs below which a class has no mean prediction of its own, and nothing a temperature
 EPS = 1e-300  # a template that never gave a class any probability still has a logarithm
 
 
@@ -116,6 +116,39 @@ def generalized_entropy(logits: Tensor, gamma: float, m: int) -> Tensor:
     log_p = log_probabilities(logits).topk(min(m, logits.shape[1]), dim=1).values
     log_rest = torch.log(-torch.expm1(log_p))  # log(1 - p) without cancellation
     return -(gamma * (log_p + log_rest)).exp().sum(dim=1)
+
+
+def no_temperature(logits: Tensor, labels: Tensor) -> str | None:
+    """Say why no temperature fits best: the slope of the likelihood has one sign from 1/T = 0 to infinity.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (n, c)
+        Logits of known inputs.
+    labels : Tensor of shape (n,)
+        Their classes.
+
+    Returns
+    -------
+    str or None
+        The reason in words, `None` where one temperature is best.
+
+    Examples
+    --------
+    >>> right = torch.eye(2, dtype=torch.float64).repeat(10, 1)
+    >>> no_temperature(right, torch.tensor([0, 1] * 10))
+    'all 20 inputs are classified rightly, so the smaller the temperature the better'
+    >>> no_temperature(right, torch.tensor([0, 1] * 9 + [0, 0]))
+    """
+    count = len(logits)
+    if count < FEW:
+        return f"{count} inputs are too few for a temperature (at least {FEW})"
+    own = logits.gather(1, labels[:, None])[:, 0]
+    if bool((own >= logits.amax(dim=1)).all()):
+        return f"all {count} inputs are classified rightly, so the smaller the temperature the better"
+    if float((own - logits.mean(dim=1)).mean()) <= 0:
+        return "the logits say no more about the labels than chance, so the larger the temperature the better"
+    return None
 
 
 def kl_to_templates(logits: Tensor, log_templates: Tensor) -> Tensor:
@@ -312,6 +345,10 @@ class KLMatching(Score):
 class TemperatureScaling(Shaper):
     """Divides the logits by the temperature that makes the probabilities of known inputs fit their labels best.
 
+    There is no such temperature when every known input is classified rightly (the smaller, the better, until all
+    probabilities are 1 and nothing is left to order inputs by) or when the logits say no more about the labels than
+    chance, and none worth the name from fewer than 10 inputs. Then it is 1, with a warning.
+
     Parameters
     ----------
     rows : int, default=20000
@@ -339,11 +376,19 @@ class TemperatureScaling(Shaper):
         statistics["logits"].update(block.logits, labels=block.labels)
 
     def solve(self, statistics: Statistics, context: Context) -> State:
-        """Return the temperature of the smallest negative log-likelihood, within e^±5; it is convex in log 1/T."""
+        """Return the temperature of the smallest negative log-likelihood, within e^±5; it is convex in 1/T."""
         from scipy.optimize import minimize_scalar
 
         logits = statistics["logits"].rows.double()
         labels = statistics["logits"].companion("labels")
+        if reason := no_temperature(logits, labels):
+            warnings.warn(
+                f"temperature_scaling: {reason}; the logits are left as they are. Fit on labelled inputs that the "
+                "network was not trained on",
+                OffmapWarning,
+                stacklevel=2,
+            )
+            return {"temperature": torch.ones((), dtype=torch.float64)}
 
         def loss(log_temperature: float) -> float:
             scaled = logits * torch.tensor(-log_temperature, dtype=torch.float64).exp()

@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from offmap.errors import StoreError
 from offmap.service.stores import PostgresDatabase
+from offmap.service.triage.records import Entry, Intent, Version, parse_details, parse_ids
 
 FILE = "triage.sqlite"
 FORMAT = 1
@@ -35,110 +35,8 @@ _TABLES = (
     "parent INTEGER NOT NULL, base TEXT NOT NULL, proposal INTEGER NOT NULL, outcome TEXT NOT NULL, "
     "learned TEXT NOT NULL, discarded TEXT NOT NULL)",
 )
+_VERSIONS = "SELECT id, time, parent, base, proposal, outcome, learned, discarded FROM version ORDER BY id"
 _SET_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-
-
-def _parse_details(text: str) -> dict[str, Any] | None:
-    """Parse the details of a line; `None` when they cannot be sent to a browser again."""
-
-    def reject(constant: str) -> None:
-        raise ValueError(constant)
-
-    try:
-        details = json.loads(text, parse_constant=reject)
-        json.dumps(details, ensure_ascii=False).encode()  # fails on lone surrogates
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return details if isinstance(details, dict) else None
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of the journal.
-
-    Parameters
-    ----------
-    id : int
-        Its number from 1.
-    time : float
-        In seconds since 1970.
-    proposal : int or None
-        The proposal it belongs to.
-    action : str
-        What was done.
-    details : dict
-        With what.
-    undone : bool
-        Whether it was undone.
-    """
-
-    id: int
-    time: float
-    proposal: int | None
-    action: str
-    details: dict[str, Any]
-    undone: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the line as the page shows it."""
-        return {
-            "id": self.id,
-            "time": self.time,
-            "action": self.action,
-            "details": self.details,
-            "undone": self.undone,
-        }
-
-
-@dataclass(frozen=True)
-class Version:
-    """A learned version.
-
-    Parameters
-    ----------
-    id : int
-        Its number from 1.
-    time : float
-        When it was learned, in seconds since 1970.
-    parent : int
-        The version that was in service then; 0 is what the service was started with.
-    base : str
-        The version of the deployment that the service was started with.
-    proposal : int
-        The groups it was learned from.
-    outcome : dict
-        From `offmap.openworld.Round.to_json`.
-    learned, discarded : list of str
-        Ids of unknown inputs that are resolved or discarded once it is in service.
-    """
-
-    id: int
-    time: float
-    parent: int
-    base: str
-    proposal: int
-    outcome: dict[str, Any]
-    learned: list[str]
-    discarded: list[str]
-
-
-@dataclass(frozen=True)
-class Intent:
-    """A deployment or rollback that has begun.
-
-    It changes the journal and the store of unknown inputs, which have no common transaction. So it is recorded first,
-    and after a crash it is finished.
-
-    Parameters
-    ----------
-    action : {"deploy", "rollback"}
-        What is done.
-    version : int
-        The version that is put in service or taken out of it.
-    """
-
-    action: str
-    version: int
 
 
 class Journal:
@@ -180,9 +78,15 @@ class Journal:
         if self._meta("format") != str(FORMAT):
             raise StoreError(f"{self.file}: a journal of another version of offmap")
         lines = self._read("SELECT id, details FROM entry")
-        self._unusable = {int(number) for number, details in lines if _parse_details(details) is None}
+        self._unusable = {int(number) for number, details in lines if parse_details(details) is None}
         for number in sorted(self._unusable):
             _log.warning("%s: line %d cannot be used and is set aside", self.file, number)
+        for row in self._read(_VERSIONS):
+            if Version.parse(row) is None:
+                _log.warning("%s: version %s cannot be used and is set aside", self.file, row[0])
+        for number, ids in self._read("SELECT id, ids FROM proposal WHERE open = 1"):
+            if parse_ids(ids) is None:
+                _log.warning("%s: the groups %s cannot be used and are set aside", self.file, number)
 
     def propose(self, ids: Sequence[str]) -> int:
         """Add a proposal over these inputs and return its number; earlier ones are closed."""
@@ -211,7 +115,8 @@ class Journal:
     def open_proposal(self) -> tuple[int, list[str]] | None:
         """Return the number of the proposal that people work on and the ids of its inputs; `None` without one."""
         rows = self._read("SELECT id, ids FROM proposal WHERE open = 1 ORDER BY id DESC LIMIT 1")
-        return None if not rows else (int(rows[0][0]), json.loads(rows[0][1]))
+        ids = parse_ids(rows[0][1]) if rows else None
+        return None if ids is None else (int(rows[0][0]), ids)
 
     def note(self, action: str, details: dict[str, Any], proposal: int | None = None) -> int:
         """Add a line and return its number."""
@@ -231,13 +136,12 @@ class Journal:
         with self._transaction() as write:
             marks = ", ".join("?" * len(EDITS))
             rows = write(
-                f"SELECT id FROM entry WHERE proposal = ? AND undone = 0 AND action IN ({marks}) "
-                "ORDER BY id DESC LIMIT 1",
+                f"SELECT id FROM entry WHERE proposal = ? AND undone = 0 AND action IN ({marks}) ORDER BY id DESC",
                 [proposal, *EDITS],
             )
-            if not rows:
+            number = next((int(row[0]) for row in rows if row[0] not in self._unusable), None)
+            if number is None:
                 return None
-            number = int(rows[0][0])
             write("UPDATE entry SET undone = 1 WHERE id = ?", [number])
             self._note(write, "undo", {"entry": number}, proposal)
         return next(entry for entry in self.entries(proposal=proposal) if entry.id == number)
@@ -249,7 +153,7 @@ class Journal:
             f"SELECT id, time, proposal, action, details, undone FROM entry {where} ORDER BY id DESC LIMIT ?",
             [*values, limit],
         )
-        usable = [(*row, _parse_details(row[4])) for row in reversed(rows) if row[0] not in self._unusable]
+        usable = [(*row, parse_details(row[4])) for row in reversed(rows) if row[0] not in self._unusable]
         return [Entry(i, t, p, a, details, bool(u)) for i, t, p, a, _, u, details in usable if details is not None]
 
     def add_version(
@@ -264,7 +168,12 @@ class Journal:
         """Add a learned version and return its number."""
         with self._transaction() as write:
             lists = {"learned": json.dumps(list(learned)), "discarded": json.dumps(list(discarded))}
-            facts = {"parent": parent, "base": base, "proposal": proposal, "outcome": json.dumps(outcome)}
+            facts = {
+                "parent": parent,
+                "base": base,
+                "proposal": proposal,
+                "outcome": json.dumps(outcome, allow_nan=False),
+            }
             number = _insert(write, "version", time=time.time(), **facts, **lists)
             self._note(write, "learned", {"version": number, "accepted": outcome["accepted"]}, proposal)
         return number
@@ -275,11 +184,9 @@ class Journal:
         return found[0] if found else None
 
     def versions(self) -> list[Version]:
-        """Return all versions, oldest first."""
-        rows = self._read(
-            "SELECT id, time, parent, base, proposal, outcome, learned, discarded FROM version ORDER BY id"
-        )
-        return [Version(*row[:5], *(json.loads(text) for text in row[5:])) for row in rows]
+        """Return all versions that can be used, oldest first."""
+        found = (Version.parse(row) for row in self._read(_VERSIONS))
+        return [version for version in found if version is not None]
 
     @property
     def current(self) -> int:
@@ -298,8 +205,7 @@ class Journal:
 
     def finish(self, intent: Intent) -> None:
         """Record in one transaction that it is done: the version in service and the open proposal."""
-        version = self.version(intent.version)
-        assert version is not None
+        version = self.intended_version(intent)
         with self._transaction() as write:
             if intent.action == "deploy":
                 self._set_current(write, version.id, intent.action)
@@ -308,6 +214,16 @@ class Journal:
                 self._set_current(write, version.parent, intent.action)
                 write("UPDATE proposal SET open = CASE WHEN id = ? THEN 1 ELSE 0 END", [version.proposal])
             write("DELETE FROM meta WHERE key = 'intent'")
+
+    def intended_version(self, intent: Intent) -> Version:
+        """Return the version that is deployed or rolled back; raise `StoreError` when its record cannot be used."""
+        version = self.version(intent.version)
+        if version is None:
+            raise StoreError(
+                f"{self.file}: the {intent.action} of version {intent.version} has begun, but the journal holds no "
+                "usable record of it; put back the file from a backup"
+            )
+        return version
 
     def abandon(self) -> None:
         """Record that it was not done, after everything was changed back."""
@@ -318,7 +234,14 @@ class Journal:
     def intent(self) -> Intent | None:
         """The deployment or rollback that has begun and is not done; `None` when there is none."""
         text = self._meta("intent")
-        return None if text is None else Intent(*json.loads(text))
+        if text is None:
+            return None
+        if (intent := Intent.parse(text)) is None:
+            raise StoreError(
+                f"{self.file}: a deployment or rollback has begun, but what it says of it cannot be used; put back the "
+                "file from a backup"
+            )
+        return intent
 
     def _set_current(self, write: Any, number: int, action: str) -> None:
         rows = write("SELECT value FROM meta WHERE key = 'current'")

@@ -15,7 +15,8 @@ from offmap import store
 from offmap.discovery import Discovery
 from offmap.errors import InputError, StoreError
 from offmap.openworld import LabeledInputs
-from offmap.service.triage.journal import Entry, Journal
+from offmap.service.triage.journal import Journal
+from offmap.service.triage.records import Entry
 
 MAX_NAME = 80
 MAX_PARTS = 10

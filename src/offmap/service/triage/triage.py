@@ -20,10 +20,11 @@ from offmap.service.request_errors import RequestError
 from offmap.service.service import Service
 from offmap.service.triage import versions
 from offmap.service.triage.inputs import KnownData, clone_network
-from offmap.service.triage.journal import EDITS, Intent
+from offmap.service.triage.journal import EDITS
 from offmap.service.triage.learning import LearnedVersion, ProposedGroups, Workspace
 from offmap.service.triage.process import Task, TriageProcess
 from offmap.service.triage.proposal import Proposal
+from offmap.service.triage.records import Intent
 from offmap.service.triage.replicas import BUSY, open_journal, open_replicas
 from offmap.service.triage.tasks import BackgroundTask, TaskRunner
 
@@ -218,7 +219,12 @@ class Triage:
         if not current:
             return
         version = self.journal.version(current)
-        if version is None or version.base != self._base.version:
+        if version is None:
+            self.notice = (
+                f"the journal holds no usable record of version {current}, so what was learned is not in service"
+            )
+            return
+        if version.base != self._base.version:
             self.notice = (
                 "another guard was named at the start, so what was learned on top of the earlier one is not in service"
             )
@@ -349,8 +355,7 @@ class Triage:
         return intent
 
     def _statuses(self, intent: Intent) -> dict[str, list[str]]:
-        version = self.journal.version(intent.version)
-        assert version is not None
+        version = self.journal.intended_version(intent)
         if intent.action == "deploy":
             return {"resolved": version.learned, "discarded": version.discarded}
         return {"open": version.learned + version.discarded}

@@ -13,7 +13,8 @@ from offmap.errors import StoreError
 from offmap.openworld import ClassifierUpdate, Deployment, KnownSplits, LabeledInputs, LearningState, Round
 from offmap.openworld.state import read_with_network
 from offmap.service.triage.inputs import clone_network
-from offmap.service.triage.journal import Journal, Version
+from offmap.service.triage.journal import Journal
+from offmap.service.triage.records import Version
 
 FOLDER = "versions"
 PROPOSALS = "proposals"
