@@ -152,6 +152,17 @@ def topics_table() -> str:
     return table(["texts", "by", "left out, %", "accuracy", "NMI", "groups", "CPU seconds"], rows)
 
 
+def tuned_scope_text() -> str:
+    """Out-of-scope queries with a fine-tuned encoder, beside the frozen one on the same draw."""
+    run = read("text_finetune")["oos"]["clinc150"]["1.0"]["0"]
+
+    def show(kind: str) -> str:
+        guard, auto = (f"{run[kind][one]['fpr95']:.1f} / {run[kind][one]['auroc']:.1f}" for one in ("guard", "auto"))
+        return f"accuracy {run[kind]['accuracy']:.1f}, guard {guard}, `auto` {auto}"
+
+    return f"One draw of the small set, fine-tuned: {show('tuned')};\nfrozen: {show('frozen')}."
+
+
 def latency_text() -> str:
     """Milliseconds of a guard, and ratios to the bare encoder."""
     found = read("text_latency")
@@ -193,7 +204,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "topics": topics_table,
     "thresholds": threshold_table,
 }
-TEXTS: dict[str, Callable[[], str]] = {"latency": latency_text, "training": training_text}
+TEXTS: dict[str, Callable[[], str]] = {
+    "latency": latency_text,
+    "training": training_text,
+    "tuned-scope": tuned_scope_text,
+}
 
 
 def find(place: Sequence[str]) -> list[float]:

@@ -168,6 +168,13 @@ def test_a_folder_comes_back_mapped(tmp_path: Path, dtype: str | None) -> None:
         acts.save(tmp_path / "acts")
 
 
+def test_save_never_touches_a_file_of_someone_else(tmp_path):
+    (tmp_path / "features.npy").write_bytes(b"mine")
+    with pytest.raises(StoreError, match=r"features\.npy would be written over"):
+        Activations(np.zeros((2, 3), np.float32)).save(tmp_path)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"mine"]
+
+
 def test_empty_and_logits_only_folders(tmp_path: Path) -> None:
     some(0).save(tmp_path / "empty")
     assert len(Activations.open(tmp_path / "empty")) == 0

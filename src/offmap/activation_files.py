@@ -52,6 +52,10 @@ def write_folder(folder: Path, arrays: Mapping[str, Array], dtype: str | None, h
         raise StoreError(f"{folder}: the folder could not be made ({error.strerror})") from error
     if (folder / META).exists():
         raise StoreError(f"{folder}: already holds activations; choose another folder or remove it")
+    files = (HEAD, *map(array_file, arrays))
+    for file in files:  # also on failure only files of this call may be removed
+        if (folder / file).exists():
+            raise StoreError(f"{folder / file} would be written over; choose another folder or remove it")
     checksums: dict[str, list[int]] = {}
     try:
         for name, array in arrays.items():
@@ -59,7 +63,7 @@ def write_folder(folder: Path, arrays: Mapping[str, Array], dtype: str | None, h
             checksums[name] = _write_array(folder / array_file(name), array, kept, name)
         write_meta(folder, {name: len(array) for name, array in arrays.items()}, head, checksums)
     except BaseException as error:
-        for file in (HEAD, *map(array_file, arrays)):
+        for file in files:
             (folder / file).unlink(missing_ok=True)
         if not was_there:
             with contextlib.suppress(OSError):  # someone else has put something there

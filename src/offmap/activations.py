@@ -250,14 +250,14 @@ class Activations:
         Parameters
         ----------
         folder : str or path
-            Made when it does not exist; one that already holds activations is refused.
+            Made when it does not exist; one that already holds activations, or a file of such a name, is refused.
         dtype : str or None, default=None
             ``"float32"`` or ``"float16"`` for features, logits and extras; as they are when absent.
 
         Raises
         ------
         StoreError
-            If the folder holds activations already, or cannot be written: the files of this call are removed then.
+            If the folder holds such files already, or cannot be written: the files of this call are removed then.
         """
         write_folder(Path(folder), self._arrays(), dtype, None if self.head is None else self.head.arrays())
 
