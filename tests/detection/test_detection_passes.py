@@ -200,6 +200,16 @@ def test_two_passes_of_their_own_are_refused():
         offmap.detector("react(90, layer='2')|odin")
 
 
+@pytest.mark.parametrize("spec", ["adascale_a|energy", "adascale_l|energy"])
+def test_classes_of_logits_that_another_pass_shapes(spec, inputs, labels):
+    net = Network(small_cnn(0))
+    detector, _ = fitted_and_scored(spec, net, inputs, labels)
+    acts = net.extract(inputs, requirements=detector.requirements)
+    found = detector.predict_classes(acts)
+    assert found.shape == (len(inputs),)
+    assert (found == acts.predictions).mean() > 0.5  # they scale activations and keep most answers
+
+
 @pytest.mark.parametrize("spec", ["odin", "react(70)|odin", "mahalanobis(epsilon=0.01)", "batchnorm_oracle"])
 def test_a_loaded_detector_asks_for_the_same_pass_and_gives_the_same_bits(spec, inputs, labels, tmp_path):
     net = Network(small_cnn(0))

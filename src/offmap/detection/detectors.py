@@ -216,8 +216,7 @@ class Detector(PlanFitter):
             If the score of an input is not a number.
         """
         inputs, fitting = as_activations(acts), self.fitted
-        extras = tuple(name for request in fitting.requests() for name in request.outputs)
-        found = self._map(lambda batch: fitting.score(batch).double(), inputs, device, extras)
+        found = self._map(lambda batch: fitting.score(batch).double(), inputs, device)
         scores: Array = np.concatenate([np.empty(0), *found])
         if np.isnan(scores).any():
             row = int(np.flatnonzero(np.isnan(scores))[0])
@@ -231,14 +230,13 @@ class Detector(PlanFitter):
     def score_terms(self, acts: Any, device: str | torch.device = "cpu") -> list[Array]:
         """Score with each term of the sum by itself, in its own units; one array per term, in their order."""
         inputs, fitting = as_activations(acts), self.fitted
-        extras = tuple(name for request in fitting.requests() for name in request.outputs)
         numbers = range(len(self.plan.terms))
 
         def score(batch: ActivationBatch) -> torch.Tensor:
             found = fitting.score_terms(batch)
             return torch.stack([found[number].double() for number in numbers], dim=1)
 
-        parts = self._map(score, inputs, device, extras)
+        parts = self._map(score, inputs, device)
         return list(np.concatenate([np.empty((0, len(numbers))), *parts]).T)
 
     def predict_classes(self, acts: Any, device: str | torch.device = "cpu") -> Array:
@@ -267,10 +265,10 @@ class Detector(PlanFitter):
         function: Callable[[ActivationBatch], torch.Tensor],
         acts: Activations,
         device: str | torch.device,
-        extras: tuple[str, ...] = (),
     ) -> list[Array]:
         self._check_input(acts, fitting=False)
         head = self.fitted.tensor_head(device)
+        extras = tuple(name for request in self.fitted.requests() for name in request.outputs)
         with torch.no_grad():
             return [function(ActivationBatch.of(part, head, device, extras)).cpu().numpy() for part in acts.blocks()]
 
