@@ -47,6 +47,17 @@ def test_a_pile_becomes_a_model_in_a_process_of_its_own(pile: Path) -> None:
     assert (pile / "run" / "history.csv").read_text().startswith("epoch,loss,")
 
 
+def test_data_may_stand_first_as_for_other_commands(pile: Path) -> None:
+    code, out, error = run(str(pile / "pile.npz"), "--k", "6", "--set", "epochs=1", "--out", str(pile / "run"))
+    assert code == 0, error
+    assert "self-training, 3 known classes, 3 novel" in out
+    for words, named in ((["gcd"], "gcd"), ([], "auto"), (["none.csv"], "none.csv")):
+        code, _, error = run(*words, "--out", str(pile / "other"))
+        assert (code, error) == (
+            1, f"offmap: learn {named}: name the inputs with --data; there is no file or folder {named}\n"
+        )  # fmt: skip
+
+
 def test_hidden_labels_measure_what_is_found(pile: Path) -> None:
     words = ["gcd", "--data", str(pile / "all.npz"), "--known", "0,2,4", "--ratio", "0.4", "--k", "6", "--json", *QUICK]
     code, out, error = run(*words, "--out", str(pile / "run"))

@@ -45,6 +45,32 @@ def test_neighbours_by_angle_in_a_standardised_table_are_warned_of() -> None:
         offmap.detector("knn(5)").fit(table / np.linalg.norm(table, axis=1, keepdims=True))
 
 
+@pytest.mark.parametrize("spec", ["knn(5)", "knn(5, normalize=false)"])
+def test_columns_that_one_of_them_drowns_are_warned_of(spec: str) -> None:
+    table = RNG.normal(size=(300, 8)) + 3
+    with pytest.warns(OffmapWarning, match="most columns vary less than 1% of the widest one.*StandardScaler"):
+        offmap.detector(spec).fit(table * np.r_[1000, np.ones(7)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        offmap.detector(spec).fit(table * np.r_[5, np.ones(6), 0])  # scales of embeddings, and a dead unit
+        offmap.detector(f"{spec} + mahalanobis").fit(table * np.r_[1000, np.ones(7)], np.arange(300) % 3)
+
+
+def test_one_logit_for_two_classes_is_warned_of() -> None:
+    one = RNG.normal(size=(60, 1))
+    labels = (one[:, 0] > 0).astype(int)
+    for acts in (
+        offmap.Activations(None, logits=one),
+        offmap.Activations(one, offmap.Head([[1.0]]), labels=labels),
+    ):
+        with pytest.warns(OffmapWarning, match="column_stack"):
+            offmap.detector("energy").fit(acts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        offmap.detector("energy").fit(offmap.Activations(None, logits=np.column_stack([-one / 2, one / 2])))
+        offmap.detector("energy").fit(offmap.Activations(one, offmap.Head([[1.0]]), labels=np.zeros(60, int)))
+
+
 def test_texts_that_come_again_by_nature_are_not_warned_of(tmp_path) -> None:
     """Greetings and thanks are in every sample of messages; that is not the fitting data again."""
     rng = np.random.default_rng(3)

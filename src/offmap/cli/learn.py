@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 @with_inputs
 def learn(
     inputs: InputOptions,
-    data: Annotated[
-        Path,
-        typer.Option(
-            help="Labelled and unlabelled inputs together: .npz/.npy/.parquet with features or pictures, a folder of "
-            "pictures, a folder of offmap extract, inputs for --model, or texts: .txt, .csv, .jsonl."
-        ),
-    ],
     out: Annotated[Path, typer.Option(help="A folder for the model, its history and checkpoints; resumed if there.")],
     objective: Annotated[
         str,
         typer.Argument(
             help="What is minimised: auto (self-training for embeddings, opencon for pictures), sorl-spectral, or one "
-            "of {objectives}."
+            "of {objectives}. Without --data this is the data, and the objective is auto."
         ),
     ] = "auto",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labelled and unlabelled inputs together: .npz/.npy/.parquet with features or pictures, a folder of "
+            "pictures, a folder of offmap extract, inputs for --model, or texts: .txt, .csv, .jsonl."
+        ),
+    ] = None,
     labels: Annotated[
         Path | None, typer.Option(help="Class numbers, -1 where unknown: .npy/.npz/.parquet. The data's own otherwise.")
     ] = None,
@@ -77,6 +77,7 @@ def learn(
     from offmap.learning.settings import parse_count, parse_setting
     from offmap.metrics.clustering import accuracy_by_convention
 
+    data, objective = _place_data(data, objective)
     check_outputs(table=predictions, page=report)
     check_folder(out)
     samples = _read(inputs, data)
@@ -126,6 +127,17 @@ def learn(
         result["report"] = str(report)
         words.append(f"The report is {report}")
     show(result, as_json, "\n".join(words))
+
+
+def _place_data(data: Path | None, objective: str) -> tuple[Path, str]:
+    """Return the data and the objective; without `--data`, what stands in the objective's place is the data."""
+    from offmap.errors import InputError
+
+    if data is not None:
+        return data, objective
+    if not Path(objective).exists():
+        raise InputError(f"learn {objective}: name the inputs with --data; there is no file or folder {objective}")
+    return Path(objective), "auto"
 
 
 def _items(inputs: InputOptions, source: Path, samples: Samples) -> Any:

@@ -18,7 +18,7 @@ from offmap.detection.checks import check_chain, check_columns, check_input, lis
 from offmap.detection.fitted_inputs import FittedInputs
 from offmap.detection.fitting import Fitting
 from offmap.detection.terms import Plan, Term
-from offmap.detection.warnings import warn_of_probabilities, warn_of_standardized_columns, without_advice
+from offmap.detection.warnings import warn_of_one_logit, warn_of_probabilities, warn_of_table_columns, without_advice
 from offmap.errors import InputError, NotFittedError
 from offmap.extra_passes import Requirements
 
@@ -171,7 +171,8 @@ class PlanFitter:
             self._check_input(held_out, fitting=False)
             fitting.standardize(held_out, device)
         self._seen = FittedInputs.of(acts)
-        warn_of_standardized_columns(self, acts)
+        warn_of_table_columns(self, acts)
+        warn_of_one_logit(self, acts)
         warn_of_probabilities(self, acts)
         return self
 
