@@ -69,6 +69,8 @@ def test_the_service_and_export_prepare_them_the_same_way(folder: Path, monkeypa
     code, out, error = run("export", folder / "d.offmap", "--out", folder / "g.onnx", "--check", folder / "photos")
     assert code == 0, error
     assert "agree with Python's" in out
+    code, out, error = run("export", folder / "d.offmap", "--out", folder / "noise.onnx")
+    assert code == 0, error  # the deployment says how large its inputs are
 
 
 @pytest.mark.parametrize("command", [["serve", "d.offmap"], ["bench", "digits"]])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import offmap
 from offmap.errors import InputError
@@ -180,6 +181,9 @@ def test_a_network_is_trained_further_and_comes_back(tmp_path):
     candidates = state.flagged(read_stream(state, inputs=pictures[truth == 3]))
     done = run_round(state, candidates, n_new=1, epochs=4)
     assert done.settings["learner"] == "finetune"
+    own = state.known.held_out  # with features of the network before, which the old head reads
+    assert done.before.known == np.mean(state.learned.predict(own) == own.labels)
+    assert done.before.accepted_known == np.mean(state.judge(own).known)
     assert done.accepted, done.reason
     part = done.new.part(inputs=pictures)
     assert (done.new.learned.predict(part) == truth).mean() > 0.95
@@ -188,6 +192,16 @@ def test_a_network_is_trained_further_and_comes_back(tmp_path):
     done.new.learned.save(tmp_path)
     back = ClassifierUpdate.load(tmp_path, state.network)
     np.testing.assert_array_equal(back.predict(part), done.new.learned.predict(part))
+
+
+@pytest.mark.parametrize(("n", "tpr", "promised"), [(240, 0.9, 0.9), (60, 0.95, 12 / 13)])
+def test_a_network_begins_with_the_share_that_was_asked_for(n, tpr, promised):
+    from offmap.openworld.preparation import begin
+
+    rows = np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32)
+    network = offmap.Network(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)))
+    state = begin("energy", np.arange(n) % 3, inputs=rows, network=network, tpr=tpr)
+    assert state.detector.calibration.tpr == pytest.approx(promised)  # of 12 inputs no more can be promised
 
 
 def test_a_head_over_a_network_is_one_network_to_a_service():

@@ -23,6 +23,7 @@ from offmap.detection import Detector
 from offmap.errors import InputError, OffmapError, StoreError
 from offmap.network import Network
 from offmap.network.batches import is_array
+from offmap.network.onnx_backend import OnnxBackend
 from offmap.openworld.deployment import KIND as DEPLOYMENT
 from offmap.openworld.deployment import Deployment
 from offmap.openworld.extended_network import ExtendedNetwork, linear_module
@@ -178,7 +179,8 @@ def _deployed_network(deployment: Deployment, example: Any) -> tuple[Network, tu
     if isinstance(network, ExtendedNetwork):
         return network.merge(None if example is None else take_rows(as_inputs(example), slice(0, 2))), None
     if network is not None:
-        return network, None
+        declared = isinstance(network.backend, OnnxBackend)  # an ONNX file says it itself
+        return network, None if declared or deployment.pictures is None else deployment.pictures.shape
     head = deployment.head
     if head is None:
         raise InputError(f"{deployment}: it has neither a network nor a head, so there is nothing to draw as a graph")

@@ -26,12 +26,19 @@ class PictureSettings:
     >>> settings = PictureSettings(16, gray=True)
     >>> PictureSettings.from_json(settings.to_json()) == settings
     True
+    >>> settings.shape
+    (1, 16, 16)
     """
 
     image_size: int | None = None
     gray: bool = False
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Channels, rows and columns of one input; `None` where pictures are as large as they come."""
+        return None if self.image_size is None else (1 if self.gray else 3, self.image_size, self.image_size)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values to save."""

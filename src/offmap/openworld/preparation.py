@@ -82,14 +82,14 @@ def begin(
     else:
         known = KnownSplits.of(whole, _labelled(held_out[0], network, **held_out[1]), names, seed)
     made = make_detector(detector) if isinstance(detector, str) else detector
+    promised = min(tpr, 1 - 1 / (len(known.calibration) + 1))
     if network is None and not made.is_fitted:
         learned = _fit_known(known, head, learner, seed)
         made.fit(learned.activations(known.train))
-        promised = min(tpr, 1 - 1 / (len(known.calibration) + 1))
         made.calibrate(learned.activations(known.calibration), tpr=promised)
         if learned.feature_map is not None:
             return LearningState(made, learned, known)
-    return start(made, known, network)
+    return start(made, known, network, promised)
 
 
 def _fit_known(known: KnownSplits, head: Head | None, learner: str, seed: int) -> ClassifierUpdate:

@@ -25,7 +25,7 @@ from offmap.openworld.decisions import (
 from offmap.openworld.extended_network import ClassifierUpdate
 from offmap.openworld.inputs import KnownSplits, LabeledInputs, Space
 from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress, choose
-from offmap.openworld.result import Round, evaluate
+from offmap.openworld.result import Evaluation, Round, evaluate
 from offmap.openworld.state import LearningState, read_with_network, refit_detector
 from offmap.typing import Array
 
@@ -178,7 +178,7 @@ def learn_classes(
         attempt = _learn(task, *_without(attempt, decisions))
         left = [one for one in decisions if one.outcome != "learned"]
         decisions = [*_judge_groups(task, attempt, level), *left]
-    before, after = evaluate(state, attempt.state.known, n_old), evaluate(attempt.state, attempt.state.known, n_old)
+    before, after = _evaluate_before(task, attempt), evaluate(attempt.state, attempt.state.known, n_old)
     n = int((attempt.state.known.held_out.labels < n_old).sum())
     p = fall_p_value(round((before.known - after.known) * n), n, max_forgetting)
     learned = [one for one in decisions if one.outcome == "learned"]
@@ -261,6 +261,15 @@ def _learn(task: _Task, candidates: LabeledInputs, names: Mapping[int, str]) -> 
     learned = _lower(task, learned, known, FALL_AIMED_AT * task.max_forgetting, bounded=True)
     task.progress("fitting and calibrating a new detector", 0.9)
     return _Attempt(candidates, dict(names), _calibrate(task, learned, known, network))
+
+
+def _evaluate_before(task: _Task, attempt: _Attempt) -> Evaluation:
+    """Measure the state before the round on the held-out inputs of now, with features of the network before."""
+    known = attempt.state.known
+    if attempt.state.network is not task.state.network:
+        held = task.state.part(inputs=known.held_out.inputs, labels=known.held_out.labels)
+        known = replace(known, held_out=held)
+    return evaluate(task.state, known, task.n_old)
 
 
 def _hold_back(task: _Task, attempt: _Attempt) -> _Attempt:

@@ -60,7 +60,7 @@ class LearningState:
         return part[~self.judge(part).known]
 
 
-def start(detector: Detector, known: KnownSplits, network: Network | None = None) -> LearningState:
+def start(detector: Detector, known: KnownSplits, network: Network | None = None, tpr: float = 0.95) -> LearningState:
     """Make the state before the first round.
 
     Parameters
@@ -71,6 +71,8 @@ def start(detector: Detector, known: KnownSplits, network: Network | None = None
         Labelled inputs of the classes it knows.
     network
         Whose features `known` holds. Without it, and without a head in the detector, the classes are their means.
+    tpr
+        The share of known inputs to accept, where the detector is fitted and calibrated here.
 
     Examples
     --------
@@ -97,7 +99,7 @@ def start(detector: Detector, known: KnownSplits, network: Network | None = None
         raise InputError(f"the network knows {head.n_classes} classes, the labelled inputs {len(names)}")
     learned = ClassifierUpdate(names, head)
     if not detector.is_fitted:
-        detector = refit_detector(detector, learned, known, 0.95, by_class=False)
+        detector = refit_detector(detector, learned, known, tpr, by_class=False)
     elif detector.calibration is None:
         raise InputError(f"{detector}: it has no threshold; calibrate it first")
     return LearningState(detector, learned, known, network)
