@@ -266,6 +266,23 @@ def test_stability_lowers_confidence_only(pile, found):
     assert (shaky.labels == found.labels).all()
 
 
+def test_classes_are_edited_by_the_names_that_the_summary_prints(found):
+    first, second = found.novel[:2]
+    assert first.name in found.summary()
+    renamed = found.rename({first.name: "cars"})
+    assert renamed.journal == found.rename({first.id: "cars"}).journal
+    assert "cars" in renamed.summary()
+    for edit, by in (("merge", [["cars", second.name], [first.id, second.id]]), ("discard", ["cars", first.id]),
+                     ("split", ["cars", first.id])):  # fmt: skip
+        by_name, by_number = (getattr(renamed, edit)(one) for one in by)
+        np.testing.assert_array_equal(by_name.labels, by_number.labels)
+        assert by_name.journal == by_number.journal
+    with pytest.raises(InputError, match="2 classes are called so"):
+        renamed.rename({second.id: "cars"}).discard("cars")
+    with pytest.raises(InputError, match=r"there is no such class; .* called .*cars"):
+        renamed.discard(first.name)
+
+
 def test_edits_are_kept_in_a_journal(found):
     novel = [info.id for info in found.classes if not info.known]
     merged = found.merge(novel[:2])

@@ -142,50 +142,49 @@ class Discovery(MadeFromTexts):
             lines.append(f"  and {len(novel) - SHOWN} more")
         return "\n".join(lines)
 
-    def rename(self, names: dict[int, str]) -> Discovery:
-        """Call classes by these names."""
-        self._check(names)
-        classes = tuple(replace(info, name=names.get(info.id, info.name)) for info in self.classes)
-        return self._noted("rename", {"names": {str(k): v for k, v in names.items()}}, classes=classes)
+    def rename(self, names: Mapping[int, str] | Mapping[str, str]) -> Discovery:
+        """Call classes, each given by its number or its name, by these names."""
+        new = {self._find(one): name for one, name in names.items()}
+        classes = tuple(replace(info, name=new.get(info.id, info.name)) for info in self.classes)
+        return self._noted("rename", {"names": {str(k): v for k, v in new.items()}}, classes=classes)
 
     def name_by_texts(self, texts: Sequence[str], words: int = 3) -> Discovery:
         """Name novel classes by their keywords (c-TF-IDF)."""
         found = suggest_names(texts, self.labels, words)
         return self.rename({info.id: found[info.id] for info in self.classes if not info.known and info.size})
 
-    def merge(self, ids: Sequence[int]) -> Discovery:
-        """Make one class of several; it keeps the number of the known class among them, else the smallest."""
-        self._check(ids)
-        known = [one for one in ids if one in self.known_ids]
-        if len(set(ids)) < 2 or len(known) > 1:
+    def merge(self, ids: Sequence[int | str]) -> Discovery:
+        """Make one class of several, by number or name; it keeps the number of the known one, else the smallest."""
+        numbers = [self._find(one) for one in ids]
+        known = [one for one in numbers if one in self.known_ids]
+        if len(set(numbers)) < 2 or len(known) > 1:
             raise InputError(f"merge({list(ids)}): two or more classes are needed, at most one of them known")
-        target = known[0] if known else min(ids)
-        return self._relabelled(
-            np.where(np.isin(self.labels, list(ids)), target, self.labels), "merge", {"ids": [int(i) for i in ids]}
-        )
+        target = known[0] if known else min(numbers)
+        labels = np.where(np.isin(self.labels, numbers), target, self.labels)
+        return self._relabelled(labels, "merge", {"ids": numbers})
 
-    def split(self, one: int, parts: int = 2) -> Discovery:
-        """Part one class into several; rows with given labels stay in it."""
+    def split(self, one: int | str, parts: int = 2) -> Discovery:
+        """Part one class, by number or name, into several; rows with given labels stay in it."""
         from offmap.discovery.space import group
 
-        self._check([one])
-        members = np.flatnonzero(self.labels == one)
+        number = self._find(one)
+        members = np.flatnonzero(self.labels == number)
         if not 2 <= parts <= len(members):
             raise InputError(f"split({one}, parts={parts}): between 2 and its {len(members)} rows is needed")
         rows = self._rows_for("split")[members]
         held = np.where(self.given[members] >= 0, 0, -1)
         found, _ = group(Rows(rows), parts, int(self.settings["seed"]), held, int((held == 0).any()))
-        numbers = np.concatenate([[one], self._next_id + np.arange(parts - 1)])
+        numbers = np.concatenate([[number], self._next_id + np.arange(parts - 1)])
         labels = self.labels.copy()
         labels[members] = numbers[found]
-        return self._relabelled(labels, "split", {"id": int(one), "parts": int(parts)})
+        return self._relabelled(labels, "split", {"id": number, "parts": int(parts)})
 
-    def discard(self, one: int) -> Discovery:
-        """Dissolve a novel class: its rows become outliers."""
-        self._check([one])
-        if one in self.known_ids:
+    def discard(self, one: int | str) -> Discovery:
+        """Dissolve a novel class, by number or name: its rows become outliers."""
+        number = self._find(one)
+        if number in self.known_ids:
             raise InputError(f"discard({one}): a known class stays; only novel classes can be discarded")
-        return self._relabelled(np.where(self.labels == one, -1, self.labels), "discard", {"id": int(one)})
+        return self._relabelled(np.where(self.labels == number, -1, self.labels), "discard", {"id": number})
 
     def relabel(self, labels: Labels) -> Discovery:
         """Put rows into other classes: one class number per row, as many as there are rows; -1 for none."""
@@ -267,11 +266,15 @@ class Discovery(MadeFromTexts):
             raise MissingError(f"{action}: the features are not in the file; Discovery.load(path, rows=...)")
         return self.rows
 
-    def _check(self, ids: Any) -> None:
+    def _find(self, one: int | str) -> int:
+        """Return the number of a class that is given by its number or by its name."""
         there = self.names
-        for one in ids:
-            if one not in there:
-                raise InputError(f"class {one}: there is no such class; there are {list(there)}")
+        found = [number for number, name in there.items() if one in (number, name)]
+        if not found:
+            raise InputError(f"class {one}: there is no such class; there are {list(there)}, called {_listed(there)}")
+        if len(found) > 1:
+            raise InputError(f"class {one}: {len(found)} classes are called so; give its number, one of {found}")
+        return found[0]
 
     def _relabelled(self, labels: Labels, action: str, details: dict[str, Any]) -> Discovery:
         infos, confidence = describe(self._rows_for(action), labels, self.given, self.known_ids, self.names)
@@ -279,6 +282,12 @@ class Discovery(MadeFromTexts):
 
     def _noted(self, action: str, details: dict[str, Any], **changes: Any) -> Discovery:
         return replace(self, journal=(*self.journal, {"action": action, **details}), **changes)
+
+
+def _listed(names: Mapping[int, str]) -> str:
+    """List the first names."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(list(names.values())[:SHOWN]) + more
 
 
 def _examples(numbers: Sequence[int], rows: Sequence[str] | None) -> str:
