@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import offmap
+from offmap.bench.suites import load_suite
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "examples" / "plugin"
@@ -62,6 +63,7 @@ def test_a_suite_of_ones_own_with_a_method_of_ones_own(tmp_path: Path) -> None:
     assert all(0 <= float(row["auroc"]) <= 100 for row in rows)
     markdown, latex = ((tmp_path / "out" / f"results.{kind}").read_text() for kind in ("md", "tex"))
     assert "| `margin` |" in markdown
+    assert r"| `react(90)\|energy` |" in markdown
     assert r"\multicolumn{2}{c}{far\_away}" in latex
     assert r"react(90)$|$energy & " in latex
 
@@ -73,6 +75,12 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert said in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_the_suite_that_the_template_names_is_there() -> None:
+    assert "--suite my.toml" in (TEMPLATE / "README.md").read_text()
+    suite = load_suite(TEMPLATE / "my.toml")
+    assert "margin" in suite.methods
 
 
 def test_the_template_passes_its_own_tests(tmp_path: Path) -> None:

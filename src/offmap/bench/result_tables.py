@@ -32,7 +32,8 @@ def to_markdown(result: SuiteResult) -> str:
     for network in result.networks:
         names, rows = _cells(result, network)
         head = ["method", *(f"{name} {metric}" for name in names for metric in ("FPR95", "AUROC"))]
-        lines = [head, ["---", *["--:"] * (len(head) - 1)], *([f"`{method}`", *cells] for method, *cells in rows)]
+        named = [["`" + method.replace("|", r"\|") + "`", *cells] for method, *cells in rows]  # | ends a cell
+        lines = [head, ["---", *["--:"] * (len(head) - 1)], *named]
         parts.append("\n".join([f"**{result.suite}, {network}**", "", *(f"| {' | '.join(line)} |" for line in lines)]))
     return "\n\n".join(parts) + "\n"
 
