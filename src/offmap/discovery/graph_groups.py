@@ -51,7 +51,7 @@ CERTAIN = 0.15  # the relative error of a number of groups that a shift of the m
 AGREED_SHIFTS = (-2.0, -1.0, 0.0, 1.0)  # tried where there are too few known classes to hide some
 AGREED_STEPS = 20
 ALMOST = 0.005  # of the adjusted mutual information: less is noise
-CONTRADICTED = 2.5  # times more or fewer groups than two halves of the rows agree on
+CONTRADICTED = 2.5  # times more or fewer groups, by their rows, than two halves of the rows agree on
 LOOSE = 0.1  # the share of known classes that fewer links stay inside of than inside of a group of noise
 MUCH_NOISE = 0.06  # of the unlabelled rows
 LEAST_SHARE = 0.05  # of a row's links inside its group: one row without any must not decide
@@ -168,11 +168,11 @@ class _Problem:
         strange = int(np.isin(self.join(), self.noise(self.join())).sum())
         estimate, error = self.sizes.count(count, min(CERTAIN + abs(change), TREE_ERROR), strange)
         k = max(round(estimate), self.n_known, 1)
+        labels = self.settle(self.divide(k))
         stable = count_by_stability(self.rows, self.seed) if self.n_known < FEWEST_CLASSES else None
-        if stable is not None and not 1 / CONTRADICTED <= k / stable[0] <= CONTRADICTED:
+        if stable is not None and not 1 / CONTRADICTED <= effective_number(labels) / stable[0] <= CONTRADICTED:
             labels, _, _ = self.form(max(stable[0], self.n_known))
             return labels, stable[1], {"joined": float(count), "stable": float(stable[0])}
-        labels = self.settle(self.divide(k))
         novel = k - self.n_known
         low, high = (self.n_known + novel * math.exp(by * Z * error) for by in (-1, 1))
         final = self.number(labels)
@@ -325,6 +325,19 @@ class _Problem:
         """Return the graph of so many nearest neighbours."""
         edges = directed_graph(self.near[:, :width])
         return (edges + edges.T) * 0.5
+
+
+def effective_number(labels: IntArray) -> float:
+    """Return how many groups of one size have the entropy of these: small ones, which halves do not show, count less.
+
+    Examples
+    --------
+    >>> effective_number(np.repeat([0, 1, 2], 30)), effective_number(np.repeat([0, 1, 2], [90, 1, 1])) < 1.2
+    (3.0, True)
+    """
+    shares = np.bincount(labels) / len(labels)
+    shares = shares[shares > 0]
+    return round(float(np.exp(-(shares * np.log(shares)).sum())), 6)
 
 
 def most_neighbors(k: int) -> int:
