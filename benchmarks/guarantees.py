@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 import offmap
-from offmap.detection.calibration import Calibration, conditional_p_values, p_values, weighted_p_values
+from offmap.detection.calibration import Calibration
 from offmap.detection.online_fdr import LORD, SAFFRON
+from offmap.detection.p_values import conditional_p_values, p_values, weighted_p_values
 from worker import Worker
 
 RESULTS = Path(__file__).with_name("results")

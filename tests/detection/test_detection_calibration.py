@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import offmap
-from offmap.detection.calibration import Calibration, discoveries, order_statistic, p_values
+from offmap.detection.calibration import Calibration
+from offmap.detection.p_values import discoveries, order_statistic, p_values
 from offmap.errors import InputError, NotFittedError, OffmapWarning
 
 SCORES = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, -np.inf]), min_size=1, max_size=40)

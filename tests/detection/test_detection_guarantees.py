@@ -13,15 +13,15 @@ from scipy.stats import beta, norm
 
 import offmap
 from offmap.deploy.guards import check_exportable
-from offmap.detection.calibration import (
-    Calibration,
+from offmap.detection.calibration import Calibration
+from offmap.detection.online_fdr import LORD, SAFFRON
+from offmap.detection.p_values import (
     conditional_p_values,
     effective_size,
     order_statistic,
     p_values,
     weighted_p_values,
 )
-from offmap.detection.online_fdr import LORD, SAFFRON
 from offmap.detection.shift import CovariateShift
 from offmap.errors import InputError
 

@@ -17,9 +17,10 @@ from offmap.detection import files
 from offmap.detection.auto import Trials
 from offmap.detection.base import Component, Score
 from offmap.detection.batch import ActivationBatch
-from offmap.detection.calibration import Calibration, check_confidence
+from offmap.detection.calibration import Calibration
 from offmap.detection.drift_columns import DriftReference
 from offmap.detection.online_fdr import Procedure, VerdictStream, make_procedure
+from offmap.detection.p_values import check_confidence
 from offmap.detection.plan_fitter import PlanFitter, as_activations
 from offmap.detection.shift import CovariateShift, Weigh
 from offmap.detection.spec import parse

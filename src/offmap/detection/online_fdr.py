@@ -174,7 +174,7 @@ class VerdictStream:
     procedure : OnlineFDR
         Gives the levels.
     confidence : float or None
-        In the calibration set; see `offmap.detection.calibration.conditional_p_values`.
+        In the calibration set; see `offmap.detection.p_values.conditional_p_values`.
     """
 
     def __init__(self, detector: Detector, procedure: OnlineFDR, confidence: float | None) -> None:
