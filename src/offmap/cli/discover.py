@@ -63,7 +63,7 @@ def discover(
     if inputs.is_text(data):
         read = inputs.texts().read_texts(data)
         items, own = read.texts, read.labels
-        named = {"text": read.texts}
+        named = read.named()
         features: Any = inputs.text_encoder().encode(read.texts)
     elif inputs.model is not None:
         batches = inputs.batches(data)
@@ -90,7 +90,7 @@ def discover(
         on_step=tell_long_steps(),
     )
     if out is not None:
-        files.write_table(out, named | _columns(found))
+        files.write_table(out, files.join_columns(named, _columns(found)))
     if report is not None:
         found.to_html(report, items)
     if save is not None:

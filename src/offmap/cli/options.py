@@ -17,7 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from offmap.activations import Activations
-    from offmap.data import Samples
+    from offmap.data import Samples, Texts
     from offmap.deploy.texts import TextReader
     from offmap.detection import Detector
     from offmap.extra_passes import Requirements
@@ -232,30 +232,30 @@ class InputOptions:
 
     def scored(
         self, sources: Sequence[Path], detector: Detector, deployment: Deployment | None
-    ) -> tuple[Activations, dict[str, list[str]]]:
+    ) -> tuple[Activations, dict[str, list[Any]]]:
         """Return what a detector reads of the data, and what each input is called: a file, a text, or nothing."""
         source = one_source(sources)
         if deployment is not None and deployment.encoder is not None:
             texts = self.read_texts(_one(source))
-            return deployment.activations(texts, "texts"), {"text": texts}
+            return deployment.activations(texts.texts, "texts"), texts.named()
         network = None
         if self.model is not None:
             network = self.network()
         elif deployment is not None:
             network = deployment.network
         if network is None or (isinstance(source, Path) and self.is_text(source)):
-            named = {"text": self.read_texts(_one(source))} if self.is_text(_one(source)) else {}
+            named = self.read_texts(_one(source)).named() if self.is_text(_one(source)) else {}
             return self.activations(_one(source), wanted(detector)), named
         batches = self.with_pictures_of(deployment).batches(source)
         acts = network.extract(batches, wanted(detector), device=self.device)
         files = getattr(batches.inputs, "files", None)
         return acts, {} if files is None else {"path": [str(file) for file in files]}
 
-    def read_texts(self, source: Path) -> list[str]:
+    def read_texts(self, source: Path) -> Texts:
         """Return the texts of a file, without an encoder."""
         from offmap.deploy.texts import read_columns
 
-        return read_columns(source, self.text_column, self.label_column, need_labels=False).texts
+        return read_columns(source, self.text_column, self.label_column, need_labels=False)
 
     def raw(self, source: Path) -> Any:
         """Return the data as batches for the network, as texts, or as activations when no network is named."""

@@ -134,6 +134,29 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Non
     write_atomically(file, stream.getvalue())
 
 
+def join_columns(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Put columns that a user's file holds before those of a result; where both have a name, theirs is ``given_…``.
+
+    Parameters
+    ----------
+    given : mapping of str to array-like
+        What the file says of each row.
+    own : mapping of str to array-like
+        What was found.
+
+    Returns
+    -------
+    dict of str to array-like
+        For `write_table`.
+
+    Examples
+    --------
+    >>> list(join_columns({"text": ["a"], "id": [7], "class": ["x"]}, {"class": ["y"], "known": [True]}))
+    ['text', 'id', 'given_class', 'class', 'known']
+    """
+    return {f"given_{name}" if name in own else name: column for name, column in given.items()} | dict(own)
+
+
 def _as_column(column: Any) -> Array:
     """An array; of texts one that does not widen all of them to the longest."""
     if not isinstance(column, list) or not all(isinstance(value, str) for value in column):
