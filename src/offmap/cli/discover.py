@@ -75,7 +75,10 @@ def discover(
             named = {"path": [str(file) for file in pictures]}
     else:
         acts = inputs.activations(data)
-        features, own = acts.features, _labels(data) if data.is_file() else acts.labels
+        features, own = acts.features, acts.labels
+        if data.is_file():
+            held = files.read(data)
+            own, named = _named(held.labels, held.classes), dict(held.others)
     if labels is not None:
         own = _labels(labels)
     own = _without(unknown, own)

@@ -162,7 +162,7 @@ def _table(model: Any, rows: Any, predicted: Any, samples: Samples, texts: Texts
 
     from offmap.data import join_columns
 
-    called: dict[str, Any] = {"path": samples.names} if samples.names else {}
+    called: dict[str, Any] = {"path": samples.names} if samples.names else dict(samples.others)
     places = np.searchsorted(model.class_ids, predicted)
     found = {
         "class": np.array(model.class_names)[places],

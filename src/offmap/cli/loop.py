@@ -220,7 +220,9 @@ def _own(
     elif data_files.holds_pictures(data):
         deployment = replace(deployment, pictures=inputs.picture_settings())
     written = _written(deployment, out) | {"table": str(table)}
-    lines.append(f"The deployment is {written['deployment']}; what it says about the stream is {table}")
+    lines.append(
+        f"The deployment is {written['deployment']}{inputs.tell_model()}; what it says about the stream is {table}"
+    )
     show({"rounds": entries, **written}, as_json, "\n".join(lines))
 
 
