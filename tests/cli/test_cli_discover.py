@@ -80,7 +80,8 @@ def test_folders_of_texts_are_classes_and_one_of_them_holds_the_unknown(tmp_path
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("3 classes")
     rows = (tmp_path / "labels.csv").read_text().splitlines()[1:]
-    names = [row.split(",")[1] for row in rows]
+    assert rows[0].split(",")[1] == "pile/cards/cards01.txt"
+    names = [row.split(",")[2] for row in rows]
     assert names[:30] == ["cards"] * 15 + ["refunds"] * 15  # folders in the order of their names
     assert names[30:45] == ["cards"] * 15
     assert "opening" in names[45]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -74,6 +76,56 @@ def test_a_table_of_scores_names_files_and_classes(folder: Path) -> None:
         code, out, error = run("score", "g.offmap", *given, *words, "--json")
         assert code == 0, error
         assert np.allclose(json.loads(out)["score"], [float(row["score"]) for row in rows])
+
+
+def test_the_guard_of_a_module_of_ones_own_is_used_by_naming_the_module(folder: Path) -> None:
+    name = f"own_{folder.name}"
+    begun = importlib.import_module(name).make().state_dict()
+    torch.save({part: 2 * weights for part, weights in begun.items()}, folder / "w.pt")  # not what it begins with
+    shared = ["--model", f"{name}:make"]
+    code, out, error = run(
+        "guard", *shared, "--weights", "w.pt", "--known", "pictures", "--detector", "knn(1)", "--tpr", "0.5",
+        "--out", "made",
+    )  # fmt: skip
+    assert code == 0, error
+    assert f"--model {name}:make" in out
+    code, out, error = run("score", "made/guard.offmap", "new/0.png")
+    assert code == 1
+    assert "--model package.module:factory" in error
+    code, out, error = run("score", "made/guard.offmap", "new/0.png", *shared, "--weights", "w.pt", "--json")
+    assert code == 0, error
+    code, same, error = run("score", "made/guard.offmap", "new/0.png", *shared, "--json")  # the file has the weights
+    assert code == 0, error
+    assert json.loads(same) == json.loads(out)
+    code, out, error = run("recalibrate", "made/guard.offmap", "pictures", *shared, "--out", "made/later.offmap")
+    assert code == 0, error
+    assert offmap.store.load("made/later.offmap").kind == "deployment"
+    code, out, error = run("export", f"{name}:make", "made/guard.offmap", "--out", "g.onnx", "--check", "pictures")
+    assert code == 0, error
+
+
+def test_a_table_is_scored_by_the_names_of_its_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(rng.normal((0, 5, 50), size=(200, 3)), columns=["a", "b", "c"])
+    frame = frame[frame["a"] > -1.5]  # so the index has gaps, and Parquet keeps it as a column
+    frame.to_parquet("known.parquet")
+    code, _, error = run("fit", "known.parquet", "knn(3, normalize=false)", "--out", "g.offmap")
+    assert code == 0, error
+    new = frame[["c", "a", "b"]].assign(id=np.arange(len(frame)) + 900, who="x")
+    new.to_parquet("new.parquet")
+    code, _, error = run("score", "g.offmap", "new.parquet", "--out", "scores.csv")
+    assert code == 0, error
+    rows = read(tmp_path / "scores.csv")
+    assert list(rows[0]) == ["id", "who", "index", "score"]
+    assert [int(row["index"]) for row in rows] == frame.index.tolist()
+    expected = offmap.load("g.offmap").score(frame)
+    np.testing.assert_allclose([float(row["score"]) for row in rows], expected, rtol=1e-6)
+    new.drop(columns="b").to_parquet("new.parquet")
+    code, _, error = run("score", "g.offmap", "new.parquet")
+    assert code == 1
+    assert "a table without 'b'" in error
 
 
 def test_extract_says_how_many_labels_are_predicted(folder: Path) -> None:

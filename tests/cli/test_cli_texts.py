@@ -73,6 +73,8 @@ def test_a_guard_from_a_csv_scores_texts(folder: Path, monkeypatch: pytest.Monke
     assert {row["nearest"] for row in rows} <= known
     assert rows[0]["text"] == next(csv.DictReader((folder / "test.csv").open()))["question"]
     assert sum(row["known"] == "true" for row in rows) > 100
+    asked = list(csv.DictReader((folder / "test.csv").open()))
+    assert [(row["id"], row["topic"]) for row in rows] == [(row["id"], row["topic"]) for row in asked]
 
 
 def encode_backwards(texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -92,7 +94,7 @@ def check_encoder_is_kept(made: Any) -> None:
 def test_discover_reads_columns_and_not_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = run(
         folder, "discover", "mixed.csv", "--text-column", "question", "--label-column", "topic", "--k", "3", *ENCODER,
-        "--json", "--report", "page.html", "--save", "found.offmap", monkeypatch=monkeypatch,
+        "--json", "--report", "page.html", "--save", "found.offmap", "--out", "groups.csv", monkeypatch=monkeypatch,
     )  # fmt: skip
     result = json.loads(said)
     assert result["n_classes"] == 3
@@ -100,6 +102,7 @@ def test_discover_reads_columns_and_not_lines(folder: Path, monkeypatch: pytest.
     check_encoder_is_kept(offmap.load(folder / "found.offmap"))
     assert "loan" in " ".join(result["names"].values())
     assert "loan interest rate" in (folder / "page.html").read_text()
+    assert (folder / "groups.csv").read_text().startswith("text,id,topic,class,known,label,confidence\n")
 
 
 def test_compare_and_explain_train_a_head(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +135,7 @@ def test_learn_and_loop_take_texts(folder: Path, monkeypatch: pytest.MonkeyPatch
     with (folder / "found.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["class"] for row in rows if row["known"] == "true"} == {"card", "transfer"}
+    assert [row["id"] for row in rows] == [str(n) for n in range(len(rows))]
     novel = [row for row in rows if row["known"] == "false"]
     assert novel
     assert all("loan" in row["text"] or "cash" in row["text"] for row in novel)
@@ -148,6 +152,7 @@ def test_learn_and_loop_take_texts(folder: Path, monkeypatch: pytest.MonkeyPatch
         folder, "loop", "--data", "mixed.csv", *columns, *ENCODER, "--out", "loop", "--learner", "linear", "--json",
         monkeypatch=monkeypatch,
     )  # fmt: skip
+    assert (folder / "loop" / "stream.csv").read_text().startswith("text,id,topic,class,known,p_value,score")
     (done,) = json.loads(said)["rounds"]
     assert done["flagged"] > 30
     assert all("loan" in name or "cash" in name for name in done["round"]["new_classes"])

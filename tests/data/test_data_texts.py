@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from offmap.data import Texts, holds_texts, read_texts, write_table
+from offmap.data import Texts, holds_texts, join_columns, read_texts, write_table
 from offmap.errors import InputError
 
 ROWS = [("where is it, my card?", "card"), ('she said "freeze it"', "account"), ("שלום 🙂", "")]
@@ -43,6 +43,18 @@ def test_lines_and_folders(tmp_path: Path) -> None:
         (tmp_path / "docs" / label).mkdir(parents=True)
         (tmp_path / "docs" / label / "a.txt").write_text(text)
     assert read_texts(tmp_path / "docs") == Texts(["open one", "lost it"], ["account", "card"])
+
+
+def test_other_columns_go_with_the_texts(tmp_path: Path) -> None:
+    lines = [{"query": "one", "label": "a", "id": 7, "tags": ["x"]}, {"query": "two", "id": 8, "text": "remark"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = read_texts(tmp_path / "a.jsonl", "query")
+    assert found.named() == {
+        "text": ["one", "two"], "label": ["a", ""], "id": [7, 8], "tags": ['["x"]', ""], "given_text": ["", "remark"],
+    }  # fmt: skip
+    assert found.labelled().columns["id"] == [7]
+    write_table(tmp_path / "out.parquet", join_columns(found.named(), {"label": [0, 1]}))
+    assert list(read_texts(tmp_path / "out.parquet").columns) == ["given_label", "id", "tags", "given_text", "label"]
 
 
 def test_numbered_labels_are_in_their_order(tmp_path: Path) -> None:

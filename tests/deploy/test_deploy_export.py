@@ -405,3 +405,19 @@ def test_half_precision_is_told_which_tolerance_to_give(tmp_path: Path) -> None:
         offmap.export(model, guard, tmp_path / "half.onnx", inputs[:32], tolerance=1e-5)
     named = float(str(said.value).rsplit("=", 1)[1])
     assert offmap.export(model, guard, tmp_path / "half.onnx", inputs[:32], tolerance=named).path.is_file()
+
+
+def test_inputs_that_a_network_sees_as_nearly_the_same(tmp_path: Path) -> None:
+    """As after training until classes coincide: products in float32 do not say which neighbour is the k-th."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, CLASSES, 500)
+    inputs = (np.eye(CLASSES, 32)[labels] + 0.004 * rng.normal(size=(500, 32))).astype(np.float32)
+    model = nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, CLASSES)).eval()
+    net = offmap.Network(model)
+    acts = net.extract(inputs, labels=labels, progress=False)
+    guard = offmap.detector("maxlogit + knn(5)").fit(acts[:300]).calibrate(acts[300:400], tpr=0.95)
+
+    alone = np.concatenate([guard.score(net(row[None])) for row in inputs[400:420]])
+    np.testing.assert_allclose(alone, guard.score(net(inputs[400:420])), rtol=0, atol=1e-4)
+    made = offmap.export(model, guard, tmp_path / "guarded.onnx", inputs[400:])
+    assert made.difference < 1e-4

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from offmap.errors import InputError
 from offmap.neighbors import Bank, exact, tiled
+from offmap.neighbors.vectors import unit_and_length
 
 
 def plain(bank, queries, k, normalize):
@@ -137,6 +138,24 @@ def test_a_large_offset_does_not_drown_the_differences():
     found = Bank(normalize=False).add(vectors).search(queries, 20)[0]
     np.testing.assert_allclose(found, expected, rtol=2e-3)
     np.testing.assert_allclose(Bank(normalize=False).add(vectors).kth_distance(queries, 20), expected[:, -1], rtol=2e-3)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_rows_that_nearly_coincide_are_ranked_right(normalize):
+    """A network that has learned its classes well gives nearly the same features to all inputs of one."""
+    rng = np.random.default_rng(3)
+    centres = 5 * rng.normal(size=(3, 96))
+    rows = (centres[np.arange(330) % 3] + 0.02 * rng.normal(size=(330, 96))).astype(np.float32)
+    bank = Bank(normalize=normalize).add(rows[:300])
+    kept, asked = bank.vectors.astype(np.float64), rows[300:]
+    exact = (unit_and_length(asked)[0] if normalize else asked).astype(np.float64)
+    want = np.sort(np.linalg.norm(exact[:, None] - kept[None], axis=2), axis=1)
+    assert np.median(want[:, 4]) < (0.07 if normalize else 0.5)
+
+    together = bank.kth_distance(asked, 5)
+    np.testing.assert_allclose(together, want[:, 4], rtol=2e-6)
+    np.testing.assert_array_equal(together, [bank.kth_distance(row[None], 5)[0] for row in asked])
+    np.testing.assert_allclose(bank.search(asked, 5)[0], want[:, :5], rtol=2e-6)
 
 
 def test_blocks_shards_and_one_go_agree_to_the_bit(large):

@@ -100,7 +100,23 @@ def test_settings_come_from_the_environment_and_the_command_line_wins(monkeypatc
     assert load_settings(port=5).port == 5
     assert load_settings(port=None).input_shape == (3, 32, 32)
     monkeypatch.setenv("OFFMAP_MAX_ROWS", "many")
-    with pytest.raises(InputError, match="max_rows"):
+    with pytest.raises(InputError, match="OFFMAP_MAX_ROWS=many"):
+        load_settings()
+    with pytest.raises(InputError, match=r"^max_rows=0: "):
+        load_settings(max_rows=0)
+
+
+def test_lists_in_the_environment_are_written_as_on_the_command_line_or_as_json(monkeypatch):
+    monkeypatch.setenv("OFFMAP_INPUT_SHAPE", "3,32,32")
+    monkeypatch.setenv("OFFMAP_MEAN", "[0.5, 0.4, 0.3]")
+    monkeypatch.setenv("OFFMAP_STD", ".5")
+    found = load_settings()
+    assert (found.input_shape, found.mean, found.std) == ((3, 32, 32), (0.5, 0.4, 0.3), (0.5,))
+    monkeypatch.setenv("OFFMAP_MEAN", "half")
+    with pytest.raises(InputError, match=r"^OFFMAP_MEAN=half: numbers with commas"):
+        load_settings()
+    monkeypatch.setenv("OFFMAP_MEAN", ".5,.5")
+    with pytest.raises(InputError, match=r"^mean=.* one number, or one per channel"):
         load_settings()
 
 

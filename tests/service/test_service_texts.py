@@ -136,6 +136,8 @@ def test_groups_have_keywords_and_are_learned_and_deployed(tmp_path, guarded):
         answers = service.score(texts=["lemon cake recipe help", "repay loan early today"])
         assert [one["class"] for one in answers] == ["baking", "loan"]
         assert [one["known"] for one in answers] == [True, True]
+        assert answers[0]["nearest"][0]["class"] == "baking"  # the texts it was learned from are known ones now
+        assert "cake" in answers[0]["nearest"][0]["text"]
         assert answers[1]["nearest"][0]["class"] == "loan"
 
 

@@ -63,7 +63,7 @@ def discover(
     if inputs.is_text(data):
         read = inputs.texts().read_texts(data)
         items, own = read.texts, read.labels
-        named = {"text": read.texts}
+        named = read.named()
         features: Any = inputs.text_encoder().encode(read.texts)
     elif inputs.model is not None:
         batches = inputs.batches(data)
@@ -75,7 +75,10 @@ def discover(
             named = {"path": [str(file) for file in pictures]}
     else:
         acts = inputs.activations(data)
-        features, own = acts.features, _labels(data) if data.is_file() else acts.labels
+        features, own = acts.features, acts.labels
+        if data.is_file():
+            held = files.read(data)
+            own, named = _named(held.labels, held.classes), dict(held.others)
     if labels is not None:
         own = _labels(labels)
     own = _without(unknown, own)
@@ -90,7 +93,7 @@ def discover(
         on_step=tell_long_steps(),
     )
     if out is not None:
-        files.write_table(out, named | _columns(found))
+        files.write_table(out, files.join_columns(named, _columns(found)))
     if report is not None:
         found.to_html(report, items)
     if save is not None:

@@ -21,7 +21,11 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, such as guarded.onnx.")],
     inputs: InputOptions,
     guard: Annotated[
-        Path | None, typer.Argument(help="A calibrated guard that offmap fit wrote; a deployment has its own.")
+        Path | None,
+        typer.Argument(
+            help="A calibrated guard that offmap fit wrote, or the deployment that package.module:factory belongs to; "
+            "a deployment in the model's place has its own."
+        ),
     ] = None,
     check: Annotated[
         Path | None,
@@ -40,11 +44,13 @@ def export(
     """Write one ONNX graph that gives logits, score, p_value and known; it runs without offmap."""
     import offmap
     from offmap.cli.checks import check_file
+    from offmap.service.loading import DeploymentFiles
 
     check_file(out)
     names = None if classes is None else classes.read_text(encoding="utf-8").splitlines()
-    if check is not None and guard is None and model.endswith(".offmap"):
-        inputs = inputs.with_pictures_of(offmap.load(model))
+    file = model if guard is None else str(guard)
+    if check is not None and file.endswith(".offmap"):
+        inputs = inputs.with_pictures_of(DeploymentFiles(Path(file)).read_pictures())
     made = offmap.export(
         model,
         guard,

@@ -57,7 +57,11 @@ def extract(
         _tell(acts, to, as_json)
         return
     asked = needed_by or ""
-    guards = [offmap.load(asked)] if asked.endswith(".offmap") else [offmap.detector(spec) for spec in split(asked)]
+    if asked.endswith(".offmap"):
+        held = inputs.guard(Path(asked))
+        guards = [getattr(held, "detector", held)]
+    else:
+        guards = [offmap.detector(spec) for spec in split(asked)]
     requirements = wanted(*guards)
     batches = inputs.batches(data, labels)
     if noise is None:

@@ -86,4 +86,5 @@ def guard(
         "unknown_flagged": {name: float((~found.known).mean()) for name, found in evidence.unknown.items()},
         "files": files,
     }
-    show(result, as_json, "\n".join([str(evidence), *(f"{name}: {said}" for name, said in files.items())]))
+    lines = [f"{name}: {said}{inputs.tell_model() if name.endswith('.offmap') else ''}" for name, said in files.items()]
+    show(result, as_json, "\n".join([str(evidence), *lines]))

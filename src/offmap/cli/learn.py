@@ -10,7 +10,7 @@ import typer
 from offmap.cli.options import InputOptions, Json, say, show, with_inputs
 
 if TYPE_CHECKING:
-    from offmap.data import Samples
+    from offmap.data import Samples, Texts
 
 
 @with_inputs
@@ -76,6 +76,7 @@ def learn(
     from offmap.learning.learned_page import build_learned_page
     from offmap.learning.settings import parse_count, parse_setting
     from offmap.metrics.clustering import accuracy_by_convention
+    from offmap.openworld.result import render_pictures
 
     data, objective = _place_data(data, objective)
     check_outputs(table=predictions, page=report)
@@ -102,15 +103,16 @@ def learn(
         settings |= found.settings
     model = train(rows, given, n_classes, out=out, log=log, **common, **settings)
     predicted = model.predict(rows)
-    items = _items(inputs, data, samples)
-    named = _names(model, predicted, samples, items if inputs.is_text(data) else None)
+    texts = inputs.read_texts(data) if inputs.is_text(data) else None
+    items = render_pictures(samples.arrays.get("inputs")) if texts is None else texts.texts
+    named = _names(model, predicted, samples, None if texts is None else texts.texts)
     model = model.rename(named)
-    if inputs.is_text(data):
+    if texts is not None:
         model = model.with_text_encoder(inputs.texts().encoder)
-    if named or inputs.is_text(data):
+    if named or texts is not None:
         model.save(out / "model.offmap")
     if predictions is not None:
-        files.write_table(predictions, _table(model, rows, predicted, samples, items if inputs.is_text(data) else None))
+        files.write_table(predictions, _table(model, rows, predicted, samples, texts))
     result: dict[str, Any] = {
         "model": str(out / "model.offmap"),
         "n_classes": model.n_classes,
@@ -140,15 +142,6 @@ def _place_data(data: Path | None, objective: str) -> tuple[Path, str]:
     return Path(objective), "auto"
 
 
-def _items(inputs: InputOptions, source: Path, samples: Samples) -> Any:
-    """Texts or pictures to look at, where the data hold them."""
-    from offmap.openworld.result import render_pictures
-
-    if inputs.is_text(source):
-        return inputs.read_texts(source)
-    return render_pictures(samples.arrays.get("inputs"))
-
-
 def _names(model: Any, predicted: Any, samples: Samples, texts: list[str] | None) -> dict[int, str]:
     """Names by class number: of known classes as the data call them, of novel ones the keywords of their texts."""
     import numpy as np
@@ -163,19 +156,21 @@ def _names(model: Any, predicted: Any, samples: Samples, texts: list[str] | None
     return found
 
 
-def _table(model: Any, rows: Any, predicted: Any, samples: Samples, texts: list[str] | None) -> dict[str, Any]:
+def _table(model: Any, rows: Any, predicted: Any, samples: Samples, texts: Texts | None) -> dict[str, Any]:
     """One row per input: its file or text where there is one, its class by name, whether that is known, its novelty."""
     import numpy as np
 
-    called = {"path": samples.names, "text": texts}
+    from offmap.data import join_columns
+
+    called: dict[str, Any] = {"path": samples.names} if samples.names else dict(samples.others)
     places = np.searchsorted(model.class_ids, predicted)
-    return {
-        **{name: np.array(values) for name, values in called.items() if values},
+    found = {
         "class": np.array(model.class_names)[places],
         "known": places < model.n_known,
         "label": predicted,
         "novelty": model.novelty(rows),
     }
+    return join_columns(called if texts is None else texts.named(), found)
 
 
 def _read(inputs: InputOptions, source: Path) -> Samples:

@@ -153,7 +153,7 @@ class _Rows:
     labels: Any  # -1 where unknown; `None` without any
     classes: tuple[str, ...]
     head: Any
-    columns: dict[str, Any]  # by which rows are found again in a table: path or text
+    columns: dict[str, Any]  # by which rows are found again in a table: path, or text and what its file says besides
 
     def unlabelled(self) -> _Rows:
         """The rows without a label."""
@@ -220,7 +220,9 @@ def _own(
     elif data_files.holds_pictures(data):
         deployment = replace(deployment, pictures=inputs.picture_settings())
     written = _written(deployment, out) | {"table": str(table)}
-    lines.append(f"The deployment is {written['deployment']}; what it says about the stream is {table}")
+    lines.append(
+        f"The deployment is {written['deployment']}{inputs.tell_model()}; what it says about the stream is {table}"
+    )
     show({"rounds": entries, **written}, as_json, "\n".join(lines))
 
 
@@ -270,22 +272,11 @@ def _with_texts(deployment: Deployment, data: Path, learned: LabeledInputs, inpu
     return replace(deployment, encoder=reader.encoder, examples=examples.sample())
 
 
-def _names(path: Path, inputs: InputOptions) -> dict[str, Any]:
-    """Return what each input is called: its file or its text, where it has one."""
-    from offmap import data
-
-    if inputs.is_text(path):
-        return {"text": inputs.texts().read_texts(path).texts}
-    if not data.holds_pictures(path):
-        return {}
-    return {"path": [str(file) for file in data.image_folder(path, **_folder_options(path, inputs)).files]}
-
-
 def _write_stream(deployment: Deployment, arriving: list[_Rows], out: Path) -> Path:
     """Write what the last deployment says about every input that arrived."""
     import numpy as np
 
-    from offmap.data import write_table
+    from offmap.data import join_columns, write_table
 
     parts = []
     for rows in arriving:
@@ -293,7 +284,7 @@ def _write_stream(deployment: Deployment, arriving: list[_Rows], out: Path) -> P
         verdicts = deployment.verdicts(
             values, "features" if kind == "features" and deployment.network is None else "inputs"
         )
-        parts.append({**rows.columns, **verdicts.columns(deployment.class_names)})
+        parts.append(join_columns(rows.columns, verdicts.columns(deployment.class_names)))
     shared = [name for name in parts[0] if all(name in part for part in parts)]
     columns = {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in shared}
     write_table(out / "stream.csv", columns)
@@ -308,8 +299,8 @@ def _read(path: Path, inputs: InputOptions) -> _Rows:
     if inputs.is_text(path):
         inputs.texts().with_head = False  # over all labelled texts it would have seen those that calibrate and measure
         found = inputs.samples(path)
-        texts = {"text": inputs.texts().read_texts(path).texts}
-        return _Rows({"features": found.features}, found.labels, found.classes, None, texts)
+        columns = inputs.texts().read_texts(path).named()
+        return _Rows({"features": found.features}, found.labels, found.classes, None, columns)
     options = _folder_options(path, inputs)
     samples = data.read(path, **options)
     columns = {}

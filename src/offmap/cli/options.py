@@ -17,7 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from offmap.activations import Activations
-    from offmap.data import Samples
+    from offmap.data import Samples, Texts
     from offmap.deploy.texts import TextReader
     from offmap.detection import Detector
     from offmap.extra_passes import Requirements
@@ -168,14 +168,26 @@ class InputOptions:
         return reader
 
     def guard(self, file: Path) -> Any:
-        """Load what `offmap fit` or `offmap guard` wrote, with the encoder that the options name, if any."""
+        """Load what `offmap fit` or `offmap guard` wrote, with the network and the encoder that the options name.
+
+        Into the network of a deployment go the weights that its file holds.
+        """
         from offmap import load, store
         from offmap.openworld import Deployment
 
-        if self.encoder is None:
+        if self.encoder is None and self.model is None:
             return load(file)
         stored = store.load(file)
-        return load(file) if stored.kind != "deployment" else Deployment.restore(stored, encoder=self.text_encoder())
+        if stored.kind != "deployment":
+            return load(file)
+        network = None if self.model is None else self.network()
+        return Deployment.restore(stored, network, None if self.encoder is None else self.text_encoder())
+
+    def tell_model(self) -> str:
+        """Say how to name the network again, where a file holds its weights but cannot make it."""
+        if self.model is None or self.model.endswith(".onnx"):
+            return ""
+        return f" (score and serve it with --model {self.model}; the weights are inside)"
 
     def batches(self, source: Path | Sequence[Path], labels: Path | None = None) -> Any:
         """The data as batches for the network."""
@@ -209,12 +221,11 @@ class InputOptions:
         mean, std = (None if text is None else tuple(numbers(text) or ()) for text in (self.mean, self.std))
         return PictureSettings(self.image_size, self.gray, mean, std)
 
-    def with_pictures_of(self, deployment: Any) -> InputOptions:
-        """Prepare pictures as the deployment keeps it, unless the options say otherwise."""
-        kept = getattr(deployment, "pictures", None)
+    def with_pictures_of(self, kept: PictureSettings | None) -> InputOptions:
+        """Prepare pictures as a deployment keeps it, unless the options say otherwise."""
         if kept is None or self.image_size or self.gray or self.mean or self.std:
             return self
-        mean, std = (values and ",".join(map(str, values)) for values in (kept.mean, kept.std))
+        mean, std = (",".join(map(str, values)) if values else None for values in (kept.mean, kept.std))
         return replace(self, image_size=kept.image_size, gray=kept.gray, mean=mean, std=std)
 
     def _pictures(self) -> dict[str, Any]:
@@ -232,30 +243,39 @@ class InputOptions:
 
     def scored(
         self, sources: Sequence[Path], detector: Detector, deployment: Deployment | None
-    ) -> tuple[Activations, dict[str, list[str]]]:
+    ) -> tuple[Activations, dict[str, list[Any]]]:
         """Return what a detector reads of the data, and what each input is called: a file, a text, or nothing."""
         source = one_source(sources)
         if deployment is not None and deployment.encoder is not None:
             texts = self.read_texts(_one(source))
-            return deployment.activations(texts, "texts"), {"text": texts}
-        network = None
-        if self.model is not None:
+            return deployment.activations(texts.texts, "texts"), texts.named()
+        network = None if deployment is None else deployment.network  # with the weights that it was calibrated with
+        if network is None and self.model is not None:
             network = self.network()
-        elif deployment is not None:
-            network = deployment.network
         if network is None or (isinstance(source, Path) and self.is_text(source)):
-            named = {"text": self.read_texts(_one(source))} if self.is_text(_one(source)) else {}
-            return self.activations(_one(source), wanted(detector)), named
-        batches = self.with_pictures_of(deployment).batches(source)
+            if self.is_text(_one(source)):
+                return self.activations(_one(source), wanted(detector)), self.read_texts(_one(source)).named()
+            return self._table(_one(source), detector)
+        batches = self.with_pictures_of(None if deployment is None else deployment.pictures).batches(source)
         acts = network.extract(batches, wanted(detector), device=self.device)
         files = getattr(batches.inputs, "files", None)
         return acts, {} if files is None else {"path": [str(file) for file in files]}
 
-    def read_texts(self, source: Path) -> list[str]:
+    def _table(self, source: Path, detector: Detector) -> tuple[Activations, dict[str, Any]]:
+        """Return rows of features, by the names of their columns where both the guard and a table have names."""
+        from offmap import data
+
+        head = None if self.head is None else data.read_head(self.head)
+        if not source.is_file():
+            return data.read_activations(source, head), {}
+        samples = data.read(source).with_columns(detector.columns)
+        return samples.activations(head), dict(samples.others)
+
+    def read_texts(self, source: Path) -> Texts:
         """Return the texts of a file, without an encoder."""
         from offmap.deploy.texts import read_columns
 
-        return read_columns(source, self.text_column, self.label_column, need_labels=False).texts
+        return read_columns(source, self.text_column, self.label_column, need_labels=False)
 
     def raw(self, source: Path) -> Any:
         """Return the data as batches for the network, as texts, or as activations when no network is named."""

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from offmap.cli.options import InputOptions, Json, show, wanted, with_inputs
+from offmap.cli.options import InputOptions, Json, show, with_inputs
 
 
 @with_inputs
 def recalibrate(
-    guard: Annotated[Path, typer.Argument(help="A calibrated guard that offmap fit wrote.")],
+    guard: Annotated[Path, typer.Argument(help="A calibrated guard that offmap fit or offmap guard wrote.")],
     confirmed: Annotated[
         Path, typer.Argument(help="Inputs confirmed as known, oldest first; a fair sample, not only of flagged ones.")
     ],
@@ -22,14 +22,18 @@ def recalibrate(
     as_json: Json = False,
 ) -> None:
     """Let confirmed known inputs take the place of the oldest calibration inputs, and save the guard."""
-    import offmap
     from offmap.cli.checks import check_file
+    from offmap.openworld import Deployment
 
     check_file(out)
-    loaded = offmap.load(guard)
-    acts = inputs.activations(confirmed, wanted(loaded))
-    loaded.recalibrate(acts, window=window)
+    loaded = inputs.guard(guard)
+    deployment = loaded if isinstance(loaded, Deployment) else None
+    detector = loaded if deployment is None else deployment.detector
+    acts, _ = inputs.scored([confirmed], detector, deployment)
+    detector.recalibrate(acts, window=window)
     loaded.save(out)
-    kept = len(loaded.calibration.scores)
-    result = {"guard": str(out), "confirmed": len(acts), "calibrated_on": kept, "tpr": loaded.calibration.tpr}
+    calibration = detector.calibration
+    assert calibration is not None
+    kept = len(calibration.scores)
+    result = {"guard": str(out), "confirmed": len(acts), "calibrated_on": kept, "tpr": calibration.tpr}
     show(result, as_json, f"{len(acts)} confirmed inputs taken in; {out} is calibrated on the newest {kept}")

@@ -43,10 +43,10 @@ def score(
 ) -> None:
     """Score inputs, higher means known; a calibrated guard adds p-values and verdicts.
 
-    Of texts the table also holds the text and the known text that it is most like.
+    Of texts the table also holds the text, the other columns of its file and the known text that it is most like.
     """
     from offmap.cli.checks import check_outputs
-    from offmap.data import write_table
+    from offmap.data import join_columns, write_table
     from offmap.openworld import Deployment
     from offmap.service.loading import read_class_names
 
@@ -60,7 +60,7 @@ def score(
         _score_on_ray(loaded, data[0], inputs, out, workers, as_json)
         return
     acts, named = inputs.scored(data, loaded, deployment)
-    columns: dict[str, Any] = dict(named)
+    columns: dict[str, Any] = {}
     if loaded.calibration is None:
         columns["score"] = loaded.score(acts)
     else:
@@ -71,6 +71,7 @@ def score(
             columns["predicted"] = verdicts.predicted
     if deployment is not None and deployment.examples is not None:
         columns["nearest"] = deployment.examples.find_nearest_texts(acts.features)
+    columns = join_columns(named, columns)
     summary: dict[str, Any] = {"inputs": len(acts), "detector": loaded.chosen}
     words = f"{len(acts)} input{'s' if len(acts) != 1 else ''}"
     if "known" in columns:

@@ -7,7 +7,7 @@ from offmap.data.readers import READERS, read, read_activations
 from offmap.data.samples import Samples
 from offmap.data.source import Batches, batches
 from offmap.data.splits import OpenWorldSplit, open_world_split, parse_known, published_split
-from offmap.data.tables import check_table, write_table
+from offmap.data.tables import check_table, join_columns, write_table
 from offmap.data.texts import Texts, holds_texts, read_texts
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "holds_pictures",
     "holds_texts",
     "image_folder",
+    "join_columns",
     "open_world_split",
     "parse_known",
     "published_split",

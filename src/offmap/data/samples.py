@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,10 @@ class Samples:
         Sources that could not be read and were left out on request.
     head : Head or None, default=None
         The last linear layer, when the source holds one.
+    columns : tuple of str, default=()
+        The names of the features, when the source is a table that has them.
+    others : mapping of str to ndarray, default={}
+        What a table says of each sample besides, such as an id; it goes into tables that are written about the samples.
 
     Examples
     --------
@@ -46,6 +50,8 @@ class Samples:
     names: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     head: Head | None = field(default=None, compare=False)
+    columns: tuple[str, ...] = ()
+    others: Mapping[str, Array] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if not self.arrays:
@@ -63,7 +69,9 @@ class Samples:
         """Return a part, by slice, mask or indices."""
         where = np.arange(len(self))[index].reshape(-1)
         names = tuple(self.names[i] for i in where) if self.names else ()
-        return Samples({name: array[index] for name, array in self.arrays.items()}, self.classes, names, (), self.head)
+        arrays = {name: array[index] for name, array in self.arrays.items()}
+        others = {name: array[index] for name, array in self.others.items()}
+        return Samples(arrays, self.classes, names, (), self.head, self.columns, others)
 
     @property
     def inputs(self) -> Array:
@@ -91,7 +99,27 @@ class Samples:
         features, logits = self.arrays.get("features"), self.arrays.get("logits")
         if features is None and logits is None:
             self._part("features")
-        return Activations(features, head or self.head, logits, self.labels)
+        acts = Activations(features, head or self.head, logits, self.labels)
+        acts.columns = self.columns or None
+        return acts
+
+    def with_columns(self, wanted: Sequence[str] | None) -> Samples:
+        """Return the features by name in the order that is wanted; the rest goes to `others`.
+
+        Nothing changes where columns have no names or some that are wanted are missing.
+
+        Examples
+        --------
+        >>> table = Samples({"features": np.array([[1, 2, 3]])}, columns=("a", "b", "c")).with_columns(["c", "a"])
+        >>> table.features, table.others
+        (array([[3, 1]]), {'b': array([2])})
+        """
+        if not self.columns or wanted is None or not set(wanted) <= set(self.columns):
+            return self
+        features = dict(zip(self.columns, self.features.T, strict=True))
+        others = {name: column for name, column in features.items() if name not in wanted}
+        arrays = {**self.arrays, "features": self.features[:, [self.columns.index(name) for name in wanted]]}
+        return replace(self, arrays=arrays, columns=tuple(wanted), others={**self.others, **others})
 
     def _part(self, name: str) -> Array:
         if name not in self.arrays:

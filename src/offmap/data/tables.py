@@ -24,7 +24,8 @@ from offmap.typing import Array
 def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Samples:
     """Read a table: columns of lists are features (or what their name says), without any the numeric columns are.
 
-    A column named ``label`` or ``labels`` holds the classes, as numbers or text; other text is left out.
+    A column named ``label`` or ``labels`` holds the classes, as numbers or text. Other text, a column named ``id`` and
+    the index of a DataFrame are no features; they are kept as `Samples.others`.
 
     Parameters
     ----------
@@ -58,6 +59,8 @@ def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sa
     names = SYNONYMS["labels"]
     numbers: dict[str, Array] = {}
     lists: dict[str, Array] = {}
+    others: dict[str, Array] = {}
+    index = [name for name in (table.schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(name, str)]
     labels: Array | None = None
     for name in table.column_names:
         column = table.column(name).combine_chunks()
@@ -69,13 +72,19 @@ def read_parquet(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Sa
             labels = _flat(column, where).astype(str if pa.types.is_string(kind) else None)
         elif _is_list(pa, kind):
             lists[name] = _matrix(pa, column, where)
+        elif name in index or name.strip().lower() == "id":
+            others["index" if name.startswith("__index_level") else name] = np.array(column.to_pylist())
         elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
             numbers[name] = _flat(column, where)
+        elif not pa.types.is_nested(kind):
+            others[name] = np.array(["" if value is None else str(value) for value in column.to_pylist()])
     arrays = _as_named(lists, numbers, file)
+    columns = () if lists else tuple(numbers)
+    others |= numbers if lists else {}
     if labels is None:
-        return Samples(arrays)
+        return Samples(arrays, columns=columns, others=others)
     arrays["labels"], classes = encode_labels(labels, f"{file}: labels")
-    return Samples(arrays, classes)
+    return Samples(arrays, classes, columns=columns, others=others)
 
 
 def check_table(path: str | os.PathLike[str] | None) -> None:
@@ -132,6 +141,29 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Non
     stream = io.BytesIO()
     pq.write_table(pa.table(arrays), stream)
     write_atomically(file, stream.getvalue())
+
+
+def join_columns(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Put columns that a user's file holds before those of a result; where both have a name, theirs is ``given_…``.
+
+    Parameters
+    ----------
+    given : mapping of str to array-like
+        What the file says of each row.
+    own : mapping of str to array-like
+        What was found.
+
+    Returns
+    -------
+    dict of str to array-like
+        For `write_table`.
+
+    Examples
+    --------
+    >>> list(join_columns({"text": ["a"], "id": [7], "class": ["x"]}, {"class": ["y"], "known": [True]}))
+    ['text', 'id', 'given_class', 'class', 'known']
+    """
+    return {f"given_{name}" if name in own else name: column for name, column in given.items()} | dict(own)
 
 
 def _as_column(column: Any) -> Array:

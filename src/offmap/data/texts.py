@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class Texts:
         None of them empty.
     labels : list of str or None, optional
         One per text, `None` where a text has none; `None` altogether when there are no labels.
+    columns : dict of str to list, optional
+        What the file says of each text besides, such as an id: tables that are written about these texts have it too.
 
     Examples
     --------
@@ -46,6 +48,7 @@ class Texts:
 
     texts: list[str]
     labels: list[str | None] | None = None
+    columns: dict[str, list[Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.labels is not None and len(self.labels) != len(self.texts):
@@ -80,7 +83,13 @@ class Texts:
         """Return the texts that have a label."""
         kept = [i for i, label in enumerate(self.labels or ()) if label is not None]
         assert self.labels is not None or not kept
-        return Texts([self.texts[i] for i in kept], [(self.labels or [])[i] for i in kept])
+        columns = {name: [values[i] for i in kept] for name, values in self.columns.items()}
+        return Texts([self.texts[i] for i in kept], [(self.labels or [])[i] for i in kept], columns)
+
+    def named(self) -> dict[str, list[Any]]:
+        """Return the columns by which a table says which text a row is about: the text, then those of the file."""
+        others = {"given_text" if name == "text" else name: values for name, values in self.columns.items()}
+        return {"text": self.texts, **others}
 
 
 def holds_texts(path: str | os.PathLike[str], text_column: str | None = None) -> bool:
@@ -202,7 +211,8 @@ def _read_folder(folder: Path, max_bytes: int, max_characters: int) -> Texts:
     read = [(_decode(file).strip(), file) for file in files]
     kept = [(text, file.parent.name if file.parent != folder else None) for text, file in read if text]
     labels = [label for _, label in kept]
-    return _check(Texts([text for text, _ in kept], labels if any(labels) else None), folder, max_characters)
+    columns = {"path": [str(file) for text, file in read if text]}
+    return _check(Texts([text for text, _ in kept], labels if any(labels) else None, columns), folder, max_characters)
 
 
 def _read_csv(content: str, file: Path, delimiter: str = ",") -> Records:
@@ -294,10 +304,22 @@ def _from_records(
         if not isinstance(record.get(text), str):
             raise InputError(f"{file}: row {number} has no text in the column {text!r}; fill it or leave the row out")
         texts.append(record[text].strip())
+    others = {name: _plain([record.get(name) for record in records]) for name in columns if name != text}
     if label is None:
-        return Texts(texts)
+        return Texts(texts, None, others)
     given = (record.get(label) for record in records)
-    return Texts(texts, [None if value is None or not str(value).strip() else str(value).strip() for value in given])
+    labels = [None if value is None or not str(value).strip() else str(value).strip() for value in given]
+    return Texts(texts, labels, others)
+
+
+def _plain(values: list[Any]) -> list[Any]:
+    """Values of one kind as they are, others as texts, so that every table can hold them."""
+    kinds = {type(value) for value in values}
+    if len(kinds) == 1 and kinds <= {str, int, float, bool}:
+        return values
+    return [
+        "" if value is None else value if isinstance(value, str) else json.dumps(value, default=str) for value in values
+    ]
 
 
 def _choose(columns: Iterable[str], wanted: str | None, usual: tuple[str, ...], option: str, file: Path) -> str | None:

@@ -88,7 +88,8 @@ def export(
         An ``nn.Module``, a `Network`, an ``.onnx`` file, ``"package.module:factory"``, or a model that `offmap.learn`
         made, as an object or as its file. Or a `Deployment` or its file, which brings its own guard and class names.
     guard : Detector, str or path, optional
-        Left out for a deployment. Else a detector, fitted and calibrated, or its file. Methods whose score is a
+        Left out for a deployment. Else a detector, fitted and calibrated, or its file; or the file of a deployment,
+        whose weights then go into the `model`, such as one that offmap cannot make by itself. Methods whose score is a
         formula of features and logits can be exported; others are refused with the reason.
     path : str or path, default="guarded.onnx"
         The file to write, such as ``guarded.onnx``.
@@ -131,10 +132,8 @@ def export(
         raise InputError(f"tolerance={tolerance}: give a small share of the size of scores, such as 1e-4")
     if not file.parent.is_dir():
         raise StoreError(f"{file}: the folder {file.parent} does not exist")
-    deployment = _deployment(model)
+    deployment = _deployment(model, guard, weights, layer)
     if deployment is not None:
-        if guard is not None:
-            raise InputError("a deployment has a guard of its own; leave out the other one")
         checked, own_classes = deployment.detector, deployment.class_names
         check_exportable(checked)
         net, own_shape = _deployed_network(deployment, example)
@@ -163,14 +162,21 @@ def export(
     return Exported(file, data, checked.chosen, calibration.tpr, threshold, found[0].inputs, found[0].difference)
 
 
-def _deployment(model: Any) -> Deployment | None:
-    """Return the deployment that was given, as an object or as its file; `None` for anything else."""
-    if isinstance(model, Deployment):
-        return model
+def _deployment(model: Any, guard: Any, weights: str | os.PathLike[str] | None, layer: str | None) -> Deployment | None:
+    """Return the deployment that was given, as an object or as its file; `None` for anything else.
+
+    As the guard, its file brings the weights for a model that offmap cannot make by itself.
+    """
+    found = model if isinstance(model, Deployment) else None
     if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".offmap"):
         stored = store.load(model)
-        return Deployment.restore(stored) if stored.kind == DEPLOYMENT else None
-    return None
+        found = Deployment.restore(stored) if stored.kind == DEPLOYMENT else None
+    if found is not None and guard is not None:
+        raise InputError("a deployment has a guard of its own; leave out the other one")
+    if isinstance(guard, str | os.PathLike):
+        stored = store.load(guard)
+        return None if stored.kind != DEPLOYMENT else Deployment.restore(stored, _network(model, weights, layer)[0])
+    return found
 
 
 def _deployed_network(deployment: Deployment, example: Any) -> tuple[Network, tuple[int, ...] | None]:

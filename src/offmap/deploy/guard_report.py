@@ -52,7 +52,8 @@ def write_report(evidence: GuardEvidence, path: Path, graph: str = "") -> Path:
     _add_trials(page, deployment.detector.trials)
     page.section("Files").text(
         "`guard.offmap` holds detector, network and class names: `offmap.load` reads it, `offmap serve` runs it. For a "
-        "torch module of your own: `Deployment.load(path, network=offmap.Network(model))`.\n\n"
+        "torch module of your own: `Deployment.load(path, network=offmap.Network(model))`, on the command line "
+        "`--model package.module:factory`; its weights are in the file.\n\n"
         f"ONNX graph: {graph or 'not asked for'}"
     )
     page.settings({"versions": versions(), "detector": deployment.detector.chosen, "tpr": calibration.tpr})

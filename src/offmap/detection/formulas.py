@@ -8,6 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from offmap.neighbors import Bank
+from offmap.neighbors.ranking import NEAR
+
+CROWDED_ROWS = 1024  # looked at to tell whether rows are crowded
 BLOCK = 1024  # rows of a sample compared with all of it at once
 DENSITY_FLOOR = 1e-10  # scikit-learn adds it to a mean distance before dividing
 
@@ -46,7 +50,8 @@ def kth_distance(queries: Tensor, rows: Tensor, half_norms: Tensor | None, k: in
     queries, rows : Tensor
         Vectors of the same width.
     half_norms : Tensor or None
-        Half the squared length of each row; `None` when all rows have the same.
+        Half the squared length of each row; `None` when all rows have the same. In float64, rows are ranked by products
+        in float64; see `half_norms`.
     k : int
         Which neighbour.
     average : bool, default=False
@@ -63,12 +68,43 @@ def kth_distance(queries: Tensor, rows: Tensor, half_norms: Tensor | None, k: in
     >>> kth_distance(torch.tensor([[1.0]]), rows, rows[:, 0].square() / 2, k=2)
     tensor([2.], dtype=torch.float64)
     """
-    closeness = queries @ rows.T
+    wide = half_norms is not None and half_norms.dtype == torch.float64
+    closeness = queries.double() @ rows.double().T if wide else queries @ rows.T
     if half_norms is not None:
         closeness = closeness - half_norms
     nearest = closeness.topk(k, dim=1).indices
     chosen = rows[nearest if average else nearest[:, -1:]]
     return (queries[:, None] - chosen).double().norm(dim=2).mean(dim=1)
+
+
+def half_norms(rows: Tensor, k: int) -> Tensor:
+    """Compute half the squared length of each row: in float64 where rows are crowded, so that they are ranked right.
+
+    Among rows whose k-th neighbour is very near, as where a network sees inputs of a class as nearly the same, products
+    in float32 differ by less than they are rounded by.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n, d)
+        The rows.
+    k : int
+        Which neighbour will be asked for.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        float64 where a row among a sample has its k-th neighbour that near, else float32.
+
+    Examples
+    --------
+    >>> half_norms(torch.eye(2), k=1).dtype, half_norms(torch.tensor([[1.0, 0.0], [1.0, 0.01]]), k=1).dtype
+    (torch.float32, torch.float64)
+    """
+    halves = rows.double().square().sum(dim=1) / 2
+    asked = torch.linspace(0, len(rows) - 1, min(len(rows), CROWDED_ROWS)).long()
+    bank = Bank.of(rows.cpu().numpy(), normalize=False)
+    near = torch.from_numpy(bank.kth_distance(rows[asked], min(k + 1, len(rows)))).double().square()
+    return halves if bool((near < NEAR * 2 * halves[asked]).any()) else halves.float()
 
 
 def mean_of_largest(products: Tensor, k: int) -> Tensor:

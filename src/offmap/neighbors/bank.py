@@ -11,7 +11,8 @@ import numpy.typing as npt
 from offmap.errors import InputError
 from offmap.neighbors import approximate, exact, files
 from offmap.neighbors.half import PATIENCE, HalfCopy
-from offmap.neighbors.vectors import Frame, as_rows, directions, distances, is_mapped, unit_and_length
+from offmap.neighbors.ranking import NEAR, rank
+from offmap.neighbors.vectors import BLOCK_ELEMENTS, Frame, as_rows, directions, distances, is_mapped, unit_and_length
 from offmap.typing import Array, Float32Array
 
 Engine = Literal["auto", "exact", "faiss", "hnsw", "ivf"]
@@ -23,7 +24,7 @@ class Bank:
 
     Answers are exact unless an approximate engine is asked for. Distances to the k-th neighbour are computed
     from the difference of the two vectors: near copies keep their digits, and it does not matter how many
-    queries are asked at once (unless rows are equally near up to rounding).
+    queries are asked at once. Rows so near that rounding would rank them are ranked in float64.
 
     Parameters
     ----------
@@ -307,16 +308,24 @@ class Bank:
             # float16 rounds a unit vector to almost length 1, which is not close enough for the short cut
             short_cut = self.normalize and self.dtype == "float32"
             self._frame = Frame() if short_cut else Frame.of(self._parts)
-        shifted = self._frame.shift(queries)
-        found_by_half = self._by_half(queries[0], k) if len(queries) == 1 and self._frame.center is None else None
-        closeness, rows = found_by_half or exact.nearest(self._parts, shifted, k, self._frame.penalties, last_only)
+        frame, shifted = self._frame, self._frame.shift(queries)
+        found_by_half = self._by_half(queries[0], k) if len(queries) == 1 and frame.center is None else None
+        closeness, rows = found_by_half or exact.nearest(self._parts, shifted, k, frame.penalties, last_only)
         if last_only:
             rows = rows[:, -1:]
-            return distances(self._parts, queries, rows[:, 0])[:, None], rows
-        squared, close = self._frame.squared(shifted, closeness)
-        found = np.sqrt(squared, out=squared)
-        asked = np.nonzero(close)
-        found[asked] = distances(self._parts, queries[asked[0]], rows[asked])
+            found = distances(self._parts, queries, rows[:, 0])[:, None]
+        else:
+            squared, close = frame.squared(shifted, closeness)
+            found = np.sqrt(squared, out=squared)
+            asked = np.nonzero(close)
+            found[asked] = distances(self._parts, queries[asked[0]], rows[asked])
+        near = np.flatnonzero(np.square(found[:, -1], dtype=np.float64) < NEAR * frame.sizes(shifted))
+        columns = found.shape[1]
+        step = max(1, BLOCK_ELEMENTS // (columns * self.width))
+        for some in (near[start : start + step] for start in range(0, len(near), step)):
+            rows[some] = rank(self._parts, queries[some], k)[:, -columns:]
+            asked_each = np.repeat(queries[some], columns, axis=0)
+            found[some] = distances(self._parts, asked_each, rows[some].reshape(-1)).reshape(-1, columns)
         mixed = np.flatnonzero((found[:, 1:] < found[:, :-1]).any(axis=1))
         order = np.argsort(found[mixed], axis=1, kind="stable")
         found[mixed] = np.take_along_axis(found[mixed], order, axis=1)

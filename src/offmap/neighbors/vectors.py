@@ -222,6 +222,13 @@ class Frame:
         """Return the queries as the products need them."""
         return queries if self.center is None else queries - self.center
 
+    def sizes(self, shifted: Float32Array) -> FloatArray:
+        """Return how large the products are that each query's closeness is made of: what rounding is relative to."""
+        if self.center is None:
+            return np.ones(len(shifted))
+        lengths: FloatArray = np.sqrt(np.square(shifted, dtype=np.float64).sum(axis=1))
+        return lengths * (lengths + float(np.sqrt(np.square(self.center, dtype=np.float64).sum())))
+
     def squared(self, shifted: Float32Array, closeness: Float32Array) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
         """Turn closeness into squared distances, in place.
 

@@ -68,8 +68,9 @@ def restore_network(config: Mapping[str, Any], tensors: Mapping[str, Array], giv
         return Network(_with_weights(CNN(**config["settings"]), tensors), config["layer"])
     if given is None or given.model is None:
         raise StoreError(
-            f"it holds the weights of a {config['class']}, which is not offmap's own; read it with "
-            "Deployment.load(path, network=...) and a network of that kind, or deploy an ONNX file"
+            f"it holds the weights of a {config['class']}, which is not offmap's own: name what makes one, --model "
+            "package.module:factory (of export, the first argument); in Python, Deployment.load(path, "
+            "network=offmap.Network(model))"
         )
     module = grow_head(given, config["n_classes"], name=config["head"])
     return Network(_with_weights(module, tensors), config["layer"])

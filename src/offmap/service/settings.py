@@ -7,10 +7,10 @@ import ipaddress
 import logging
 import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from offmap.errors import InputError
 from offmap.openworld import PictureSettings
@@ -114,7 +114,7 @@ class Settings(BaseSettings):
         default=10, ge=0, le=19, description="By how much grouping and learning give way to other processes."
     )
 
-    input_shape: tuple[int, ...] | None = Field(
+    input_shape: Annotated[tuple[int, ...] | None, NoDecode] = Field(
         default=None, description="The shape of one input, such as [3, 32, 32]."
     )
     input_dtype: Literal["float32", "int64", "uint8"] = Field(
@@ -122,8 +122,24 @@ class Settings(BaseSettings):
     )
     image_size: int | None = Field(default=None, ge=1, description="Resize and crop images to this many pixels a side.")
     gray: bool = Field(default=False, description="Read one channel of images, not three.")
-    mean: tuple[float, ...] = Field(default=(0.0,), description="Subtracted from pixels in [0, 1].")
-    std: tuple[float, ...] = Field(default=(1.0,), description="Divided by, after the mean was subtracted.")
+    mean: Annotated[tuple[float, ...], NoDecode] = Field(
+        default=(0.0,), description="Subtracted from pixels in [0, 1]."
+    )
+    std: Annotated[tuple[float, ...], NoDecode] = Field(
+        default=(1.0,), description="Divided by, after the mean was subtracted."
+    )
+
+    @field_validator("input_shape", "mean", "std", mode="before")
+    @classmethod
+    def _split(cls, given: Any) -> Any:
+        """Read numbers as the command line takes them, 3,32,32, or as JSON, [3, 32, 32]."""
+        if not isinstance(given, str):
+            return given
+        parts = given.strip().removeprefix("[").removesuffix("]").split(",")
+        try:
+            return tuple(float(part) for part in parts)
+        except ValueError as error:
+            raise ValueError("numbers with commas between them are needed, such as 3,32,32") from error
 
     @model_validator(mode="after")
     def _check_scaling(self) -> Self:
@@ -257,7 +273,10 @@ def load_settings(**given: object) -> Settings:
         first = error.errors()[0]
         where = "_".join(str(part) for part in first["loc"])
         value = "…" if where.endswith("token") else hide_passwords(str(first["input"]))
-        raise InputError(f"{where}={value}: {first['msg']}" if where else str(first["msg"])) from None
+        if where and given.get(str(first["loc"][0])) is None:
+            where = f"OFFMAP_{where.upper()}"  # the name that stands in the environment
+        reason = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"{where}={value}: {reason}" if where else reason) from None
 
 
 def with_pictures(settings: Settings, kept: PictureSettings | None) -> Settings:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
-from offmap.detection.formulas import kth_distance
+from offmap.detection.formulas import half_norms, kth_distance
 from offmap.detection.registry import register
 from offmap.detection.statistics import ClassMoments, RowSample, Statistic
 from offmap.errors import OffmapWarning
@@ -109,9 +109,7 @@ class GROOD(Score):
     def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
         """Return the same by one product with all gradients."""
         rows: Any = state["gradients"]
-        half_norms = (rows.double().square().sum(dim=1) / 2).float()
+        norms = half_norms(rows, 1)
         return lambda block: (
-            -kth_distance(
-                prototype_gradients(block.features, state["prototypes"], state["outside"]), rows, half_norms, 1
-            )
+            -kth_distance(prototype_gradients(block.features, state["prototypes"], state["outside"]), rows, norms, 1)
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
-from offmap.detection.formulas import directions, kth_distance, mean_of_largest
+from offmap.detection.formulas import directions, half_norms, kth_distance, mean_of_largest
 from offmap.detection.registry import register
 from offmap.detection.scores.logits import energy
 from offmap.detection.statistics import RowSample, Statistic
@@ -141,20 +141,22 @@ class KNN(Score):
         rows = state["vectors"].float()
         units = {name: tensor for name, tensor in state.items() if name != "vectors"}
         if self.normalize:
+            halves = half_norms(rows, self._k)
+            crowded = halves if halves.dtype == torch.float64 else None  # else all are 1/2, up to rounding
 
             def by_direction(block: ActivationBatch) -> Tensor:
                 queries, anywhere = directions(_in_units(block.features, units))
-                found = kth_distance(queries, rows, None, self._k, self.average)
+                found = kth_distance(queries, rows, crowded, self._k, self.average)
                 return -torch.where(anywhere, found, torch.inf)
 
             return by_direction
         centre = rows.mean(dim=0)  # products of vectors that share a large offset would lose digits
         moved = rows - centre
-        half_norms = (moved.double().square().sum(dim=1) / 2).float()
+        norms = half_norms(moved, self._k)
 
         def by_difference(block: ActivationBatch) -> Tensor:
             queries = _in_units(block.features, units) - centre
-            return -kth_distance(queries, moved, half_norms, self._k, self.average)
+            return -kth_distance(queries, moved, norms, self._k, self.average)
 
         return by_difference
 

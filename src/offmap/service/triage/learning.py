@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from offmap.discovery import Discovery
 from offmap.errors import InputError
@@ -202,6 +204,9 @@ class Workspace:
         if len(ids) < len(proposal.ids):
             raise InputError("some inputs of these groups are no longer stored; group the unknown inputs again")
         labelled, names = proposal.label_inputs(inputs, len(state.known.class_names))
+        texts = None if self.base is None or self.base.examples is None else self.read_texts(ids)
+        if texts is not None:  # answers show the nearest known text, of the new classes too
+            labelled = replace(labelled, texts=np.array(texts, object))
         done = learn_classes(state, labelled, names, progress=progress, discovery=proposal.found, **options)
         folder = versions.write_version(self.settings.store_dir, done)
         learned = [id for id, label in zip(ids, labelled.labels, strict=True) if label >= 0]

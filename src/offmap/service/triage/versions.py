@@ -7,10 +7,20 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 import offmap
 from offmap import store
 from offmap.errors import StoreError
-from offmap.openworld import ClassifierUpdate, Deployment, KnownSplits, LabeledInputs, LearningState, Round
+from offmap.openworld import (
+    ClassifierUpdate,
+    Deployment,
+    KnownExamples,
+    KnownSplits,
+    LabeledInputs,
+    LearningState,
+    Round,
+)
 from offmap.openworld.state import read_with_network
 from offmap.service.triage.inputs import clone_network
 from offmap.service.triage.journal import Journal
@@ -49,6 +59,8 @@ def write_version(store_dir: Path, done: Round) -> Path:
     if done.candidates.inputs is not None:
         tensors["inputs"] = done.candidates.inputs
     config = {"class_names": list(done.new.known.class_names), "seed": done.settings["seed"]}
+    if done.candidates.texts is not None:
+        config["texts"] = done.candidates.texts.tolist()
     store.save(folder / "pile.offmap", "pile", config, tensors)
     return folder
 
@@ -100,17 +112,29 @@ def load_version(store_dir: Path, journal: Journal, number: int, base: Deploymen
     Deployment
         To be put in service.
     """
-    network, learned = base.network, None
+    network, learned, examples = base.network, None, base.examples
     for version in list_ancestors(journal, number):
-        learned = ClassifierUpdate.load(store_dir / FOLDER / str(version.id), base.network)
+        folder = store_dir / FOLDER / str(version.id)
+        learned = ClassifierUpdate.load(folder, base.network)
         network = learned.network or network
+        examples = None if examples is None else _add_learned(examples, folder)
     network = clone_network(network)
     if learned is None:
         return replace(base, network=network)
     detector = offmap.load(store_dir / FOLDER / str(number) / "guard.offmap")
-    return Deployment(
-        detector, learned.deployable(network), learned.class_names, base.encoder, base.examples, base.pictures
-    )
+    return Deployment(detector, learned.deployable(network), learned.class_names, base.encoder, examples, base.pictures)
+
+
+def _add_learned(examples: KnownExamples, folder: Path) -> KnownExamples:
+    """Return the examples with the texts that a version was learned from, where its folder holds them."""
+    stored = store.load(folder / "pile.offmap", "pile")
+    if "texts" not in stored.config:
+        return examples
+    store.check_fields("pile", stored.config, {"texts": list})
+    learned = np.flatnonzero(stored.tensors["labels"] >= 0)
+    texts = [str(stored.config["texts"][row]) for row in learned]
+    features, labels = stored.tensors["features"][learned], stored.tensors["labels"][learned]
+    return examples.add(KnownExamples(texts, features, labels)).sample()
 
 
 @store.restoring("learned version")
