@@ -60,6 +60,28 @@ def test_a_curved_boundary_is_learned_where_a_linear_one_fails(world):
     assert (done.predict(np.full((5, 5), 50.0, np.float32)) == -1).all()
 
 
+def test_learners_are_compared_again_only_when_there_is_much_more_to_compare_on(monkeypatch):
+    from offmap.openworld import rounds
+
+    asked = []
+    real = rounds.choose
+    monkeypatch.setattr(rounds, "choose", lambda name, *others: asked.append(name) or real(name, *others))
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 4, 1200)
+    rows = (6 * np.eye(6)[truth] + rng.normal(size=(1200, 6))).astype(np.float32)
+    labelled = (truth < KNOWN) & (np.arange(1200) < 400)
+    stream = rows[~labelled]
+    parts = [stream[:300], stream[300:600], stream[600:700], stream[700:800]]  # half as many again after two rounds
+    run(rows[labelled], truth[labelled], parts)
+    assert asked == ["auto", "auto", "linear", "linear"]
+    bent, truth = spokes()
+    labelled = (truth < KNOWN) & (np.arange(len(truth)) < 600)
+    asked.clear()
+    done = run(bent[labelled], truth[labelled], bent[~labelled], rounds=2, n_new=1)
+    assert asked == ["auto", "kernel"]
+    assert [record.round.settings["learner"] for record in done.rounds] == ["kernel", "kernel"]
+
+
 def test_features_that_a_linear_head_tells_apart_get_one():
     truth = np.arange(300) % 3
     rows = 4 * np.eye(5)[truth] + np.random.default_rng(0).normal(size=(300, 5))

@@ -237,6 +237,14 @@ def test_one_known_input_does_not_cost_many_of_new_classes():
     assert class_offsets(logits, truth, 2, 1.0, many).tolist() == [0.0]
 
 
+def test_classes_that_took_nothing_are_held_back_too_as_far_as_that_is_cheap():
+    logits = np.array([[2.0, 0, 4, 0], [4, 0, 1, 0], [0, 4, 1, 0], [0, 3, 1, 0]])  # one input asks for 2 of one class
+    truth = np.array([0, 0, 1, 1])
+    cheap, dear = (np.tile([[0.0, 0, 0, one]], (30, 1)) for one in (3.0, 1.5))  # of the other class
+    assert class_offsets(logits, truth, 2, 1.0, cheap).tolist() == [2.0, 2.0]
+    assert class_offsets(logits, truth, 2, 1.0, dear).tolist() == [2.0, 1.0]
+
+
 def test_groups_are_matched_one_to_one():
     groups = np.array([0] * 5 + [1] * 5 + [2] * 3)
     earlier = np.array([7] * 4 + [8] + [7] * 3 + [8] * 2 + [-1] * 3)

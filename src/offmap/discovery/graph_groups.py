@@ -44,6 +44,7 @@ MOST_NEIGHBORS = 30  # of the graph whose eigenvectors are used
 FEWER_NEIGHBORS = 20  # the same with few groups, where wide neighbourhoods more often join two classes
 FEW_GROUPS = 20
 GRAPH_ROWS = 30_000  # a graph is built over so many rows at most, the others follow their neighbours
+FOLLOWING = 4096  # rows at a time
 SHIFTS = (4.0, -4.0)  # of the merge test, when a number of groups is asked for: from few groups to many
 HALVINGS = 4
 COMPARISONS = 3  # of the sizes of known and novel groups
@@ -352,16 +353,16 @@ def _through_sample(rows: Rows, codes: IntArray, n_known: int, k: int | None, se
     first = [order[np.flatnonzero(codes[order] == one)[:SMALLEST]] for one in range(n_known)]  # no class may be lost
     sample = np.unique(np.concatenate([*first, order[: GRAPH_ROWS - sum(map(len, first))]]))
     part = group_by_graph(Rows(rows.take(sample)), codes[sample], n_known, k, seed)
-    labels = np.empty(len(rows), np.int64)
-    confidence = np.empty(len(rows), np.float32)
+    labels, confidence = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
+    labels[sample], confidence[sample] = part.labels, part.confidence
+    others = np.setdiff1d(np.arange(len(rows)), sample, assume_unique=True)
     bank = Bank.of(rows.take(sample), normalize=False)
-    for start in range(0, len(rows), 4096):
-        stop = min(start + 4096, len(rows))
-        near = part.labels[bank.search(rows.block(start, stop), NEIGHBORS)[1]]
+    for start in range(0, len(others), FOLLOWING):
+        at = others[start : start + FOLLOWING]
+        near = part.labels[bank.search(rows.take(at), NEIGHBORS)[1]]
         votes = (near[:, :, None] == near[:, None, :]).sum(axis=2)
         best = votes.argmax(axis=1)  # the nearest of the most frequent
-        labels[start:stop] = near[np.arange(len(near)), best]
-        confidence[start:stop] = votes.max(axis=1) / near.shape[1]
-    labels[sample], confidence[sample] = part.labels, part.confidence
+        labels[at] = near[np.arange(len(near)), best]
+        confidence[at] = votes.max(axis=1) / near.shape[1]
     labels = np.where(codes >= 0, codes, labels)
     return GraphGroups(labels, part.n_groups, confidence, part.interval, part.steps)

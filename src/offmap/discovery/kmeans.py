@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import log
 
 import numpy as np
+from scipy import sparse
 
 from offmap.discovery.assign import (
     Assignment,
@@ -178,7 +179,8 @@ def class_means(rows: Rows, forced: Labels, n_known: int) -> Floats:
     step = block_rows(rows.width, n_known)
     for start in range(0, len(labelled), step):
         index = labelled[start : start + step]
-        np.add.at(sums, forced[index], rows.take(index))
+        member = sparse.csr_array((np.ones(len(index)), (forced[index], np.arange(len(index)))), (n_known, len(index)))
+        sums += member @ rows.take(index).astype(np.float64)
         sizes += np.bincount(forced[index], minlength=n_known)
     means = sums / np.maximum(sizes, 1)[:, None]
     return np.asarray(unit(means) if rows.metric == "cosine" else means, dtype=np.float32)

@@ -8,7 +8,7 @@ all tests together, and from how likely the groups are by their sizes and labels
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -60,6 +60,8 @@ class MergeTree:
         The number of rows.
     weights : ndarray of float64
         Per join, the weight of the links between the two sides, in mean degrees.
+    contents : dict
+        What the nodes hold, by the labels that it was counted for: every cut with the same labels needs it.
     """
 
     joins: IntArray
@@ -67,6 +69,7 @@ class MergeTree:
     testable: np.ndarray
     n_rows: int
     weights: FloatArray
+    contents: dict[bytes, _Contents] = field(default_factory=dict, repr=False, compare=False)
 
     def cut(self, shift: float = 0.0, codes: IntArray | None = None, score: GroupScore | None = None) -> IntArray:
         """Return the group of each row in the most likely cut of the tree.
@@ -104,60 +107,68 @@ class MergeTree:
         n = self.n_rows
         total = n + len(odds)
         whole, best, split, top = [0.0] * total, [0.0] * total, [False] * total, [True] * total
-        held = None if codes is None or score is None else _Held(codes, score)
-        if held is not None:
-            best[:n] = [held.score(row) for row in range(n)]
-        for j, (a, b) in enumerate(self.joins.tolist()):
-            node = n + j
+        scores = best if codes is None or score is None else self._contents(codes).score(score).tolist()
+        best[:n] = scores[:n]
+        for node, (a, b), one, two, own in zip(
+            range(n, total), self.joins.tolist(), together, apart, scores[n:], strict=True
+        ):
             top[a] = top[b] = False
-            whole[node] = whole[a] + whole[b] + together[j]
-            as_one = whole[node] + (0.0 if held is None else held.join(a, b, node))
-            as_two = best[a] + best[b] + apart[j]
+            whole[node] = whole[a] + whole[b] + one
+            as_one, as_two = whole[node] + own, best[a] + best[b] + two
             split[node] = as_two > as_one
             best[node] = max(as_one, as_two)
         return split, sum(value for value, is_top in zip(best, top, strict=True) if is_top)
 
+    def _contents(self, codes: IntArray) -> _Contents:
+        key = codes.tobytes()
+        if key not in self.contents:
+            self.contents[key] = _Contents.count(self.joins, codes)
+        return self.contents[key]
 
-class _Held:
-    """The content of every node: its size and its labelled rows of each class, and what it is worth as a group.
 
-    Smaller tables are added to larger ones, so that all joins together take little more than linear time.
-    """
+@dataclass(frozen=True)
+class _Contents:
+    """Per node of a tree its rows, its labelled rows, and those of the class that it has most of."""
 
-    def __init__(self, codes: IntArray, score: GroupScore) -> None:
-        n = len(codes)
-        self.counts: dict[int, dict[int, int]] = {i: {int(c): 1} for i, c in enumerate(codes.tolist()) if c >= 0}
-        self.size = [1] * (2 * n)
-        self.labelled = [*(codes >= 0).astype(int).tolist(), *[0] * n]
-        self.most = list(self.labelled)  # rows of the largest class
-        self.known, self.novel = score.known.tolist(), score.novel.tolist()
-        self.gains = score.labelled, score.unlabelled
+    sizes: IntArray
+    labelled: IntArray
+    most: IntArray
 
-    def score(self, node: int) -> float:
-        """Return the score of a node as a group: as a known class or a novel one, whichever is more likely."""
-        size, labelled = self.size[node], self.labelled[node]
-        novel: float = self.novel[size - 1]
-        if not labelled:
-            return novel
-        right = self.most[node]
-        label, no_label = self.gains
-        known = self.known[size - 1] + right * label + (size - labelled) * no_label - WRONG * (labelled - right)
-        return max(novel - WRONG * labelled, float(known))
+    @classmethod
+    def count(cls, joins: IntArray, codes: IntArray) -> _Contents:
+        """Count what every node holds.
 
-    def join(self, a: int, b: int, node: int) -> float:
-        """Join two nodes and return the score of the group they make."""
-        self.size[node] = self.size[a] + self.size[b]
-        self.labelled[node] = self.labelled[a] + self.labelled[b]
-        if self.labelled[node]:
-            large, small = self.counts.pop(a, {}), self.counts.pop(b, {})
+        Smaller tables are added to larger ones, so that all joins together take little more than linear time.
+        """
+        n, known = len(codes), codes >= 0
+        tables: dict[int, dict[int, int]] = {i: {int(c): 1} for i, c in enumerate(codes.tolist()) if c >= 0}
+        more = [0] * len(joins)
+        sizes, labelled = [*[1] * n, *more], [*known.astype(int).tolist(), *more]
+        most = list(labelled)
+        for node, (a, b) in enumerate(joins.tolist(), n):
+            sizes[node] = sizes[a] + sizes[b]
+            labelled[node] = labelled[a] + labelled[b]
+            if not labelled[a] or not labelled[b]:
+                if labelled[node]:
+                    held = a if labelled[a] else b
+                    tables[node], most[node] = tables.pop(held), most[held]
+                continue
+            large, small = tables.pop(a), tables.pop(b)
             if len(large) < len(small):
                 large, small = small, large
-            most = max(self.most[a], self.most[b])
+            largest = max(most[a], most[b])
             for label, count in small.items():
                 large[label] = large.get(label, 0) + count
-                most = max(most, large[label])
-            self.counts[node], self.most[node] = large, most
-        return self.score(node)
+                largest = max(largest, large[label])
+            tables[node], most[node] = large, largest
+        return cls(np.array(sizes), np.array(labelled), np.array(most))
+
+    def score(self, score: GroupScore) -> FloatArray:
+        """Return the score of each node as a group: as a known class or a novel one, whichever is more likely."""
+        known = score.known[self.sizes - 1] + self.most * score.labelled
+        known = known + (self.sizes - self.labelled) * score.unlabelled - WRONG * (self.labelled - self.most)
+        novel = score.novel[self.sizes - 1]
+        return np.where(self.labelled > 0, np.maximum(novel - WRONG * self.labelled, known), novel)
 
 
 def build_tree(graph: Matrix) -> MergeTree:
@@ -178,21 +189,20 @@ def build_tree(graph: Matrix) -> MergeTree:
     n = graph.shape[0]
     degree = max(float(graph.sum()) / max(n, 1), 1e-300)
     volume = np.asarray(graph.sum(axis=1)).ravel().tolist()
-    ends = graph.indptr.tolist()
-    links = [dict(zip(graph.indices[s:e].tolist(), graph.data[s:e].tolist(), strict=True)) for s, e in pairwise(ends)]
+    links = _tables(graph)
     size, node, version = [1] * n, list(range(n)), [0] * n
-    heap = [
-        (-weight / (volume[a] * volume[b]) ** 0.5, a, b, 0, 0)
-        for a in range(n)
-        for b, weight in links[a].items()
-        if a < b and weight > 0
-    ]
-    heapq.heapify(heap)
+    heap: list[tuple[float, int, int, int, int, int]] = []
+    # Every node has its strongest pair in the heap. A join changes only the pairs of the node it makes, which enters
+    # anew; a pair that is out of date stands too high, if anything, and is replaced when it comes up.
+    for a in range(n):
+        _enter_strongest(heap, a, links[a], volume, version)
     joins: list[tuple[int, int]] = []
     tests: list[tuple[float, int, int, float]] = []
     while heap:
-        _, a, b, at_a, at_b = heapq.heappop(heap)
+        _, a, b, at_a, at_b, owner = heapq.heappop(heap)
         if version[a] != at_a or version[b] != at_b:
+            if version[owner] == (at_a if owner == a else at_b):
+                _enter_strongest(heap, owner, links[owner], volume, version)
             continue
         if len(links[a]) < len(links[b]):
             a, b = b, a
@@ -205,13 +215,35 @@ def build_tree(graph: Matrix) -> MergeTree:
         node[a] = n + len(joins) - 1
         version[a] += 1
         version[b] = -1
-        for other, weight in links[a].items():
-            x, y = (a, other) if a < other else (other, a)
-            score = -weight / (volume[x] * volume[y]) ** 0.5
-            heapq.heappush(heap, (score, x, y, version[x], version[y]))
+        _enter_strongest(heap, a, links[a], volume, version)
     weight, smaller, larger, held = np.array(tests, np.float64).reshape(-1, 4).T
     odds = one_class_odds(weight / degree, smaller, larger, held / smaller / degree)
     return MergeTree(np.array(joins, np.int64).reshape(-1, 2), odds, smaller >= TRUSTED, n, weight / degree)
+
+
+def _tables(graph: Matrix) -> list[dict[int, float]]:
+    """Return for each row the weights of its links, by the row that they lead to."""
+    ends, others, weights = graph.indptr.tolist(), graph.indices.tolist(), graph.data.tolist()
+    parts = [slice(start, stop) for start, stop in pairwise(ends)]
+    return [dict(zip(others[part], weights[part], strict=True)) for part in parts]
+
+
+def _enter_strongest(
+    heap: list[tuple[float, int, int, int, int, int]],
+    a: int,
+    links: dict[int, float],
+    volume: list[float],
+    version: list[int],
+) -> None:
+    """Put the strongest pair of `a` into the heap, of equals the one with the smallest number."""
+    own, best, partner = volume[a], 0.0, -1
+    for other, weight in links.items():
+        score = -weight / (own * volume[other]) ** 0.5
+        if score < best or (score == best and other < partner):
+            best, partner = score, other
+    if partner >= 0:
+        x, y = (a, partner) if a < partner else (partner, a)
+        heapq.heappush(heap, (best, x, y, version[x], version[y], a))
 
 
 def _pour(links: list[dict[int, float]], a: int, b: int) -> None:

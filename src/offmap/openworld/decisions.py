@@ -15,6 +15,7 @@ LEVEL = 0.05
 CLASS_FALL = 0.2  # of one known class; it has few held-out inputs, so less would be noise
 MIN_RECALL = 0.5
 MOST_LOST = 5  # per cent of the inputs of new classes for each per cent of known ones that is won back
+COMMON_SHARES = (1.0, 0.5)  # of a common offset, by which every new class is lowered at least: the first that is cheap
 MOST_FOR_ONE = 10  # inputs of new classes for one of a known class: of few known ones, one is no share to go by
 
 Labels = npt.NDArray[np.int64]
@@ -152,8 +153,9 @@ def class_offsets(logits: Array, truth: Labels, n_old: int, least: float, new_lo
 
     New classes are learned from groups, which hold some inputs of known classes; a head trained on both prefers new
     classes too often. Calibration inputs of known classes correct that (calibrated stacking, Chao et al. 2016, with an
-    offset per class): each new class is lowered as far as the inputs that it takes demand, and by half of what
-    one common offset would be, since few calibration inputs do not show everything that a class would take.
+    offset per class): each new class is lowered as far as the inputs that it takes demand, and by what one common
+    offset would be, or by half of that where the whole costs too much: few calibration inputs do not show everything
+    that a class would take.
 
     Parameters
     ----------
@@ -173,7 +175,7 @@ def class_offsets(logits: Array, truth: Labels, n_old: int, least: float, new_lo
     Examples
     --------
     >>> class_offsets(np.array([[2.0, 0, 3, 0], [0, 2, 1, 0], [5, 0, 1, 0]]), np.array([0, 1, 0]), 2, 1.0)
-    array([1. , 0.5])
+    array([1., 1.])
     """
     old, new = logits[:, :n_old].max(axis=1), np.asarray(logits[:, n_old:], np.float64)
     if not new.size:
@@ -185,20 +187,21 @@ def class_offsets(logits: Array, truth: Labels, n_old: int, least: float, new_lo
     taken = taken[np.argsort(gap[taken], kind="stable")][: max(needed, 0)]
     price = np.inf if new_logits is None else min(MOST_LOST * len(new_logits) / len(truth), MOST_FOR_ONE)
     for won in range(len(taken), 0, -1):
-        offsets = _lower(new[taken[:won]], old[taken[:won]], gap[taken[won - 1]])
-        if new_logits is None or _lost(new_logits, n_old, offsets) <= price * won:
-            return offsets
+        for share in COMMON_SHARES:
+            offsets = _lower(new[taken[:won]], old[taken[:won]], share * gap[taken[won - 1]])
+            if new_logits is None or _lost(new_logits, n_old, offsets) <= price * won:
+                return offsets
     return np.zeros(new.shape[1])
 
 
-def _lower(new: Array, old: Array, gap: float) -> Array:
-    """Return the offsets under which none of these inputs goes to a new class, half of the largest gap at least."""
+def _lower(new: Array, old: Array, least: float) -> Array:
+    """Return the offsets under which none of these inputs goes to a new class, none smaller than the least."""
     offsets = np.zeros(new.shape[1])
     while True:  # an input that one class gives back may go to the next
         left = new - offsets
         still = left.max(axis=1) > old + 1e-12
         if not still.any():
-            return np.maximum(offsets, gap / 2)
+            return np.maximum(offsets, least)
         rows, classes = np.flatnonzero(still), left[still].argmax(axis=1)
         np.maximum.at(offsets, classes, new[rows, classes] - old[rows])
 

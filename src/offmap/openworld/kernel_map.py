@@ -25,7 +25,7 @@ LEAST_EIGENVALUE = 1e-4  # of the largest: what is below is noise that the map w
 FOLDS = 3
 TRIAL_ROWS = 2000
 TRIAL_CLASSES = 20
-LEVEL = 0.1
+LEVEL = 0.02  # every round asks again, so a chance in ten would come up sooner or later
 _BLOCK = 4096
 
 FitHead = Callable[[Array, IntArray, int], Head]
@@ -139,7 +139,7 @@ def prefers_kernel(rows: Array, labels: IntArray, fit_plain: FitHead, fit_mapped
     """Tell whether a head over mapped features is significantly better on left-out rows than one over plain ones.
 
     Of the rows that just one of both gets right, more than half are the mapped one's: an exact one-sided test (McNemar)
-    at a level of 0.1. Where there is no clear difference, the plain head is the simpler one.
+    at a level of 0.02. Where there is no clear difference, the plain head is the simpler one.
 
     Parameters
     ----------

@@ -32,6 +32,7 @@ DETECTOR = "maxlogit + knn(5)"
 TPR = 0.98  # accepted inputs are looked at again in every round, so the detector need not be strict
 KEPT_PER_CLASS = 200
 KEPT_IN_ALL = 50_000
+ASKED_AGAIN = 1.5  # times as many inputs as when learners were compared last
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,7 @@ class OpenWorldRun:
             record = RoundRecord(len(fresh), flagged, len(kept), (), False, str(error), self.n_classes)
             return replace(self, store=_thin(kept, seed), rounds=(*self.rounds, record), row_space=row_space)
         candidates = replace(kept, labels=labels)
+        options["learner"] = self._learner(options.get("learner", "auto"), len(kept))
         done = learn_classes(self.origin, candidates, names, seed=seed, discovery=found, **options)
         state = done.new if done.accepted else self.state
         store = done.candidates if done.accepted else kept
@@ -206,6 +208,21 @@ class OpenWorldRun:
             done,
         )
         return replace(self, state=state, store=_thin(store, seed), rounds=(*self.rounds, record), row_space=row_space)
+
+    def _learner(self, asked: str, n: int) -> str:
+        """Return the learner of this round, with so many inputs, when this one was asked for.
+
+        A kernel stays once it was chosen. Otherwise an earlier choice holds until there are half as many inputs again:
+        on nearly the same inputs the same test costs time and has another chance to be wrong.
+        """
+        if asked != "auto":
+            return asked
+        chosen, compared = asked, 0
+        for record in self.rounds:
+            if record.round is not None:
+                chosen = record.round.settings["learner"]
+                compared = record.considered if record.considered >= ASKED_AGAIN * compared else compared
+        return chosen if chosen == "kernel" or n < ASKED_AGAIN * compared else asked
 
     def _number(
         self, found: Discovery, kept: LabeledInputs, min_size: int
