@@ -28,7 +28,7 @@ from offmap.discovery.label_tests import LabelTest
 from offmap.discovery.merging import MergeTree, build_tree
 from offmap.discovery.outliers import COMPANY, ENOUGH_LABELS, LOST, conformal_limit
 from offmap.discovery.parts import are_alike_in_size, merge_parts
-from offmap.discovery.regrouping import follow_neighbors, merge_groups, name_groups, vote_share
+from offmap.discovery.regrouping import follow_neighbors, merge_groups, name_groups, vote, vote_share
 from offmap.discovery.space import group
 from offmap.discovery.stability import count_by_stability
 from offmap.graph import labelled_eigenvectors, nearest_neighbors, shared_neighbor_graph
@@ -372,11 +372,8 @@ def _through_sample(rows: Rows, codes: IntArray, n_known: int, k: int | None, se
     bank = Bank.of(rows.take(sample), normalize=False)
     for start in range(0, len(rows), 4096):
         stop = min(start + 4096, len(rows))
-        near = part.labels[bank.search(rows.block(start, stop), NEIGHBORS)[1]]
-        votes = (near[:, :, None] == near[:, None, :]).sum(axis=2)
-        best = votes.argmax(axis=1)  # the nearest of the most frequent
-        labels[start:stop] = near[np.arange(len(near)), best]
-        confidence[start:stop] = votes.max(axis=1) / near.shape[1]
+        near = bank.search(rows.block(start, stop), NEIGHBORS)[1]
+        labels[start:stop], confidence[start:stop] = vote(part.labels[near])
     labels[sample], confidence[sample] = part.labels, part.confidence
     labels = np.where(codes >= 0, codes, labels)
     return GraphGroups(labels, part.n_groups, confidence, part.interval, part.steps)
