@@ -9,7 +9,7 @@ from scipy import sparse
 
 from offmap.discovery import discover, graph_groups
 from offmap.discovery.assign import Rows
-from offmap.discovery.calibrating import calibrate
+from offmap.discovery.calibrating import calibrate, share_counted
 from offmap.discovery.class_sizes import ClassSizes, compare_novel, estimate_known_sizes, estimate_sizes
 from offmap.discovery.graph_groups import group_by_graph
 from offmap.discovery.inputs import hide_classes
@@ -293,6 +293,29 @@ def test_hidden_known_classes_tell_how_coarse_classes_are():
     assert (calibrate(tree, near, codes, 8).evidence > tree.evidence).all()
     few = np.where(codes < 3, codes, -1)
     assert calibrate(tree, near, few, 3) is tree  # too few to hide some
+
+
+def test_small_classes_that_a_count_misses_are_told_by_known_ones_made_as_small():
+    known = np.repeat(np.arange(10, 30), 30)
+    labels = np.concatenate([known - 10, np.repeat(np.arange(20, 24), [5, 5, 20, 20])])
+    rows = np.concatenate([known, np.zeros(50)])[:, None].astype(np.float32)
+    codes = np.where((labels < 20) & (np.arange(len(labels)) % 2 == 0), labels, -1)
+
+    def count_novel(rows, codes, n_known):
+        shown = np.unique(rows[codes >= 0, 0])
+        unlabelled = codes < 0
+        unlabelled[np.isin(rows[:, 0], shown)] = False
+        return n_known + int((np.bincount(rows[unlabelled, 0].astype(int)) >= 10).sum())
+
+    share = share_counted(rows, labels, codes, 20, count_novel)
+    assert 0.55 < share < 0.7  # half of the novel groups have ten rows, a few classes are taken to be seen
+    assert share_counted(rows, labels, codes, 20, count_novel) == share
+    assert share_counted(rows, labels, codes, 20, lambda rows, codes, n: 20) == 1  # never fewer than were counted
+    assert share_counted(rows, labels, codes, 20, lambda rows, codes, n: n) == 0.6  # nor many more
+    large = np.where(labels >= 20, 20 + labels % 2, labels)
+    assert share_counted(rows, large, codes, 20, lambda rows, codes, n: n) == 1  # two groups say nothing
+    few = np.where(labels < 7, labels, 7)
+    assert share_counted(rows, few, np.where(codes < 7, codes, -1), 7, lambda rows, codes, n: n) == 1
 
 
 def test_scattered_rows_are_not_counted_as_classes():

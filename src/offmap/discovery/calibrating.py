@@ -1,7 +1,8 @@
-"""Fit the merge test to the data set at hand, by known classes that are hidden for the purpose."""
+"""Fit the merge test and the count to the data set at hand, by known classes that are hidden for the purpose."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,16 @@ from scipy.optimize import linear_sum_assignment
 
 from offmap.discovery.class_sizes import sizes_like_known
 from offmap.discovery.merging import MergeTree
-from offmap.typing import IntArray
+from offmap.typing import Float32Array, IntArray
 
 FEWEST_CLASSES = 4  # to hide some and still have some
 SHIFTS = (1.0, 2.0, 3.0)  # of the log-odds that two groups are one class, beside 0
+FEWEST_NOVEL = 3  # groups, to say how large novel classes are
+MUCH_LARGER = 2.0  # times, novel groups than known ones: known classes cannot be made that large
+LARGE = 50  # rows of a class that its neighbourhoods show
+HIDDEN = 50  # classes at least, over all trials
+LEAST_SEEN = 0.6  # the share that is taken at least: trials vary
+ALL_SEEN = 2.0  # hidden classes that are taken to be found, beside those that were hidden
 DOUBT = 0.1  # hidden classes that must be gained for a shift by 1, by 2 four times as many
 
 
@@ -40,9 +47,7 @@ def calibrate(tree: MergeTree, neighbors: IntArray, codes: IntArray, n_known: in
     order = np.random.default_rng(seed).permutation(n_known)
     found = np.zeros(1 + len(SHIFTS))
     for hidden in (order[::2], order[1::2]):
-        number = np.full(n_known + 1, -1)
-        number[np.setdiff1d(order, hidden)] = np.arange(n_known - len(hidden))
-        shown = number[codes]  # -1 picks the last entry, which is -1
+        shown = _without(codes, hidden, n_known)
         sizes = sizes_like_known(neighbors, shown, n_known - len(hidden))
         score = sizes.group_score(int((shown >= 0).sum()))
         rows = np.flatnonzero(np.isin(codes, hidden))
@@ -67,3 +72,69 @@ def matched_share(truth: IntArray, groups: IntArray) -> float:
     np.add.at(table, (truth, place), 1)
     table /= table.sum(axis=1, keepdims=True)
     return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(table))
+
+
+def share_counted(
+    rows: Float32Array,
+    labels: IntArray,
+    codes: IntArray,
+    n_known: int,
+    count: Callable[[Float32Array, IntArray, int], int],
+    seed: int = 0,
+) -> float:
+    """Return which share of the novel classes a count sees, at most 1: small ones hide among others.
+
+    Half of the known classes are hidden and keep as many rows as novel groups have, the rest stay as they are, and
+    what is counted then is compared with what was hidden. Then the other half, and again with few known classes.
+    Nothing is known, and 1 returned, with fewer than eight known classes or three novel groups, and where most novel
+    rows are in groups of more than 50 rows, which are seen, or of twice as many as known classes have.
+
+    Parameters
+    ----------
+    rows : ndarray of float32
+        In the space that they were grouped in.
+    labels : ndarray of int64
+        The group of each row, known class i being group i.
+    codes : ndarray of int64
+        Known class per row from 0, -1 where unknown.
+    n_known : int
+        The number of known classes.
+    count : callable
+        Takes rows, known classes and their number, and returns how many classes there are.
+    seed : int, default=0
+        Draws what is hidden.
+    """
+    sizes = np.bincount(labels, minlength=n_known)
+    known, novel = sizes[:n_known], sizes[n_known:][sizes[n_known:] > 0]
+    if n_known < 2 * FEWEST_CLASSES or len(novel) < FEWEST_NOVEL:
+        return 1.0
+    if _typical(novel) > min(LARGE, MUCH_LARGER * _typical(known)):
+        return 1.0
+    rng = np.random.default_rng(seed)
+    trials = -(-HIDDEN // n_known)
+    seen = 0
+    for _ in range(trials):
+        order = rng.permutation(n_known)
+        for hidden in (order[::2], order[1::2]):
+            left = [np.flatnonzero((labels < n_known) & ~np.isin(labels, hidden))]
+            by_size = hidden[np.argsort(known[hidden], kind="stable")]  # the largest stay the largest
+            thinned = np.sort(np.resize(rng.permutation(novel), len(hidden)))
+            left += [rng.permutation(np.flatnonzero(labels == c))[:n] for c, n in zip(by_size, thinned, strict=True)]
+            at = np.sort(np.concatenate(left))
+            shown = _without(codes[at], hidden, n_known)
+            seen += count(rows[at], shown, n_known - len(hidden)) - (n_known - len(hidden))
+    share = (seen / trials + ALL_SEEN) / (n_known + ALL_SEEN)
+    return float(np.clip(share, LEAST_SEEN, 1.0))
+
+
+def _without(codes: IntArray, hidden: IntArray, n_known: int) -> IntArray:
+    """Return known classes per row, those hidden being unknown and the others numbered without gaps."""
+    number = np.full(n_known + 1, -1)
+    number[np.setdiff1d(np.arange(n_known), hidden)] = np.arange(n_known - len(hidden))
+    return number[codes]  # -1 picks the last entry, which is -1
+
+
+def _typical(sizes: IntArray) -> float:
+    """Return the size such that half of the rows are in groups of at most that size."""
+    ordered = np.sort(sizes)
+    return float(ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)])

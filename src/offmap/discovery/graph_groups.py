@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offmap.discovery.assign import Rows
-from offmap.discovery.calibrating import FEWEST_CLASSES, calibrate
+from offmap.discovery.calibrating import FEWEST_CLASSES, calibrate, share_counted
 from offmap.discovery.class_sizes import (
     SMALLEST,
     TREE_ERROR,
@@ -28,7 +28,7 @@ from offmap.discovery.label_tests import LabelTest
 from offmap.discovery.merging import MergeTree, build_tree
 from offmap.discovery.outliers import COMPANY, ENOUGH_LABELS, LOST, conformal_limit
 from offmap.discovery.parts import are_alike_in_size, merge_parts
-from offmap.discovery.regrouping import follow_neighbors, merge_groups, name_groups, vote_share
+from offmap.discovery.regrouping import follow_neighbors, merge_groups, name_groups, vote, vote_share
 from offmap.discovery.space import group
 from offmap.discovery.stability import count_by_stability
 from offmap.graph import labelled_eigenvectors, nearest_neighbors, shared_neighbor_graph
@@ -163,13 +163,14 @@ class _Problem:
 
     def find(self) -> tuple[IntArray, tuple[int, int], dict[str, float]]:
         """Return groups when their number is not known, the interval of that number, and the numbers on the way."""
-        self.shift = self.agree() if self.n_known < FEWEST_CLASSES else 0.0
-        count, fewer, more = (self.plausible(self.join(shift)) for shift in (0.0, 1.0, -1.0))
-        change = math.log(max(more - self.n_known, 1) / max(fewer - self.n_known, 1))
-        strange = int(np.isin(self.join(), self.noise(self.join())).sum())
-        estimate, error = self.sizes.count(count, min(CERTAIN + abs(change), TREE_ERROR), strange)
-        k = max(round(estimate), self.n_known, 1)
+        k, count, estimate, error = self.count()
         labels = self.settle(self.divide(k))
+        steps = {"joined": float(count), "sizes": estimate, "parts merged": float(self.number(labels))}
+        share = share_counted(self.rows, labels, self.codes, self.n_known, self.count_others, self.seed)
+        if share < 1:
+            k = self.n_known + round((self.number(labels) - self.n_known) / share)
+            labels = self.settle(self.divide(k), k)
+            steps["unseen added"] = float(k)
         stable = count_by_stability(self.rows, self.seed) if self.n_known < FEWEST_CLASSES else None
         if stable is not None and not 1 / CONTRADICTED <= effective_number(labels) / stable[0] <= CONTRADICTED:
             labels, _, _ = self.form(max(stable[0], self.n_known))
@@ -178,7 +179,21 @@ class _Problem:
         low, high = (self.n_known + novel * math.exp(by * Z * error) for by in (-1, 1))
         final = self.number(labels)
         interval = max(min(math.floor(low), count, final), 1), max(math.ceil(high), count, final)
-        return labels, interval, {"joined": float(count), "sizes": estimate, "parts merged": float(final)}
+        return labels, interval, steps
+
+    def count(self) -> tuple[int, int, float, float]:
+        """Return the number of groups, that of the tree alone, and the estimate with its relative error."""
+        self.shift = self.agree() if self.n_known < FEWEST_CLASSES else 0.0
+        count, fewer, more = (self.plausible(self.join(shift)) for shift in (0.0, 1.0, -1.0))
+        change = math.log(max(more - self.n_known, 1) / max(fewer - self.n_known, 1))
+        strange = int(np.isin(self.join(), self.noise(self.join())).sum())
+        estimate, error = self.sizes.count(count, min(CERTAIN + abs(change), TREE_ERROR), strange)
+        return max(round(estimate), self.n_known, 1), count, estimate, error
+
+    def count_others(self, rows: Float32Array, codes: IntArray, n_known: int) -> int:
+        """Return the number of groups of other rows."""
+        distances, near = nearest_neighbors(rows, min(MOST_NEIGHBORS, len(rows) - 1))
+        return _Problem(rows, distances, near, codes, n_known, self.seed).count()[0]
 
     def form(self, k: int) -> tuple[IntArray, tuple[int, int], dict[str, float]]:
         """Return so many groups, in the form of `find`."""
@@ -359,10 +374,7 @@ def _through_sample(rows: Rows, codes: IntArray, n_known: int, k: int | None, se
     bank = Bank.of(rows.take(sample), normalize=False)
     for start in range(0, len(others), FOLLOWING):
         at = others[start : start + FOLLOWING]
-        near = part.labels[bank.search(rows.take(at), NEIGHBORS)[1]]
-        votes = (near[:, :, None] == near[:, None, :]).sum(axis=2)
-        best = votes.argmax(axis=1)  # the nearest of the most frequent
-        labels[at] = near[np.arange(len(near)), best]
-        confidence[at] = votes.max(axis=1) / near.shape[1]
+        near = bank.search(rows.take(at), NEIGHBORS)[1]
+        labels[at], confidence[at] = vote(part.labels[near])
     labels = np.where(codes >= 0, codes, labels)
     return GraphGroups(labels, part.n_groups, confidence, part.interval, part.steps)

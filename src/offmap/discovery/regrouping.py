@@ -63,6 +63,21 @@ def follow_neighbors(graph: Matrix, labels: IntArray, free: IntArray, rounds: in
     return labels
 
 
+def vote(near: IntArray) -> tuple[IntArray, Float32Array]:
+    """Return the most frequent group among those of each row's neighbours, nearest first, and its share of them.
+
+    Of groups that are equally frequent the nearest is taken.
+
+    Examples
+    --------
+    >>> vote(np.array([[4, 7, 7], [2, 3, 5]]))
+    (array([7, 2]), array([0.6666667 , 0.33333334], dtype=float32))
+    """
+    counts = (near[:, :, None] == near[:, None, :]).sum(axis=2)
+    best = near[np.arange(len(near)), counts.argmax(axis=1)]
+    return best, (counts.max(axis=1) / near.shape[1]).astype(np.float32)
+
+
 def merge_groups(
     graph: Matrix, labels: IntArray, n_known: int, k: int, *, among: IntArray | None = None, least: float = -np.inf
 ) -> IntArray:

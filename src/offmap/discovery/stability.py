@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from offmap.discovery.assign import Rows
+from offmap.discovery.regrouping import vote
 from offmap.discovery.space import group
 from offmap.graph import labelled_eigenvectors, nearest_neighbors
 from offmap.graph.build import directed_graph
@@ -93,9 +94,7 @@ class _Half:
         """Return groups of the rows of this half and of the other one's."""
         features = unit_and_length(self.vectors[:, : math.ceil(PER_CLASS * k)])[0]
         own = group(Rows(features), k, self.seed, max_iter=STEPS)[0]
-        votes = own[self.voters]
-        ballots = (votes[:, :, None] == votes[:, None, :]).sum(axis=2)
-        return own, votes[np.arange(len(votes)), ballots.argmax(axis=1)]
+        return own, vote(own[self.voters])[0]
 
 
 def _agree(halves: tuple[_Half, _Half], k: int) -> float:
