@@ -1,8 +1,8 @@
 """A sentence encoder of the BERT family: token embeddings, attention blocks, the mean over tokens, length 1.
 
-Only tokens that are there are worked on: linear layers see the tokens of a batch as one list, and a batch is padded for
-its attention alone. A token that is 0 (an all-zero state) is absent, at the end or in the middle, so dropping tokens
-costs nothing and `offmap.data.token_views.TokenViews` needs no mask beside the batch.
+Only tokens that are there are worked on: linear layers see the tokens of a batch as one list, attention those of texts
+of one length at a time, and nothing is padded. A token that is 0 (an all-zero state) is absent, at the end or in the
+middle, so dropping tokens costs nothing and `offmap.data.token_views.TokenViews` needs no mask beside the batch.
 """
 
 from __future__ import annotations
@@ -22,37 +22,22 @@ from offmap.models.tokenizer import Tokenizer
 ROWS = 256  # texts worked on at once where no gradient is needed
 
 
-class Layout(NamedTuple):
-    """Where the tokens of a batch stand: `cells` of a padded batch of `rows` × `longest`, one per token."""
+class Lengths(NamedTuple):
+    """The texts of a batch by their lengths, shortest first: how many tokens the texts of one length have together."""
 
-    cells: Tensor
-    rows: int
-    longest: int
+    order: Tensor  # places of the batch's tokens, text after text
+    tokens: list[int]
+    lengths: list[int]
 
     @classmethod
-    def of(cls, present: Tensor) -> Layout:
-        """Return the layout of tokens that are there, moved together: attention does not depend on their order."""
+    def of(cls, present: Tensor) -> Lengths:
+        """Return the lengths of texts whose tokens are there or not; attention does not depend on their places."""
         counts = present.sum(dim=1)
         if len(counts) and not bool(counts.min()):
             raise InputError("a text has no token left; every row needs at least one that is not 0")
-        longest = int(counts.max()) if len(counts) else 1
-        row, _ = present.nonzero(as_tuple=True)
-        place = (present.cumsum(dim=1) - 1)[present]
-        return cls(row * longest + place, len(present), longest)
-
-    def pad(self, tokens: Tensor) -> Tensor:
-        """Return a padded batch, rows × longest × width, zeros where no token is."""
-        empty = tokens.new_zeros(self.rows * self.longest, tokens.shape[1])
-        return empty.index_copy(0, self.cells, tokens).view(self.rows, self.longest, -1)
-
-    def pick(self, padded: Tensor) -> Tensor:
-        """Return the tokens of a padded batch as one list."""
-        return padded.reshape(self.rows * self.longest, -1).index_select(0, self.cells)
-
-    def mask(self) -> Tensor:
-        """Return where tokens are, rows × longest."""
-        present = torch.zeros(self.rows * self.longest, dtype=torch.bool, device=self.cells.device)
-        return present.index_fill(0, self.cells, True).view(self.rows, self.longest)
+        order = torch.argsort(counts.repeat_interleave(counts), stable=True)
+        lengths, rows = torch.unique(counts, return_counts=True)
+        return cls(order, (lengths * rows).tolist(), lengths.tolist())
 
 
 class Block(nn.Module):
@@ -66,16 +51,20 @@ class Block(nn.Module):
         self.norm_1, self.norm_2 = (nn.LayerNorm(width, eps=1e-12) for _ in range(2))
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
 
-    def forward(self, tokens: Tensor, layout: Layout, mask: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, lengths: Lengths) -> Tensor:
         """Return the tokens after this block."""
-        shape = (layout.rows, layout.longest, self.n_heads, -1)
-        query, key, value = (
-            layout.pad(layer(tokens)).view(shape).transpose(1, 2) for layer in (self.query, self.key, self.value)
-        )
-        seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
-        tokens = self.norm_1(tokens + self.out(layout.pick(seen.transpose(1, 2).flatten(2))))
+        parts = (layer(tokens).split(lengths.tokens) for layer in (self.query, self.key, self.value))
+        seen = torch.cat([self._attend(*part) for part in zip(*parts, lengths.lengths, strict=True)])
+        tokens = self.norm_1(tokens + self.out(seen))
         out: Tensor = self.norm_2(tokens + self.down(functional.gelu(self.up(tokens))))
         return out
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, length: int) -> Tensor:
+        """Attend within texts of one length."""
+        shape = (-1, length, self.n_heads, query.shape[1] // self.n_heads)
+        heads = [x.view(shape).transpose(1, 2) for x in (query, key, value)]
+        seen: Tensor = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2])
+        return seen.transpose(1, 2).reshape(query.shape)
 
 
 class TokenStates(nn.Module):
@@ -134,11 +123,11 @@ def run_blocks(blocks: nn.ModuleList, tokens: Tensor, present: Tensor) -> Tensor
     """Pass the tokens that are there, as one list, through blocks."""
     if not len(blocks):
         return tokens
-    layout = Layout.of(present)
-    mask = layout.mask()
+    lengths = Lengths.of(present)
+    tokens = tokens.index_select(0, lengths.order)
     for block in blocks:
-        tokens = block(tokens, layout, mask)
-    return tokens
+        tokens = block(tokens, lengths)
+    return torch.empty_like(tokens).index_copy(0, lengths.order, tokens)
 
 
 class BertEncoder(nn.Module):
