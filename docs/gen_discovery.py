@@ -16,7 +16,9 @@ from filled import filled
 PAGE = Path(__file__).with_name("discovery-results.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "discover.json"
 UNEVEN = RESULTS.with_name("uneven.json")
+SCALE = RESULTS.with_name("discover_scale.json")
 PARTS = ("all", "known", "novel")
+GRAPH_ROWS = 30_000  # as in offmap.discovery.graph_groups
 
 
 def accuracy_table(held: dict[str, Any]) -> list[list[str]]:
@@ -144,6 +146,38 @@ def memory_table(held: dict[str, Any]) -> list[list[str]]:
     return [["what", "rows × columns, in a file of", "groups", "adds"], *lines]
 
 
+def ratio_table(held: dict[str, Any]) -> list[list[str]]:
+    """What `discover` takes beside an exact search and k-means, split by split."""
+    cell = json.loads(SCALE.read_text())["ratio"]
+    shape = f"{cell['rows']:,} × {cell['width']}"
+    lines = [
+        [shape, seed, f"{run['of search and k-means']:.2f}", f"{run['of search']:.2f}", str(run["classes found"])]
+        for seed, run in cell["seeds"].items()
+    ]
+    return [["rows × columns", "seed", "of search and k-means", "of the search alone", "classes found"], *lines]
+
+
+def growth_table(held: dict[str, Any]) -> list[list[str]]:
+    """Time and memory of `discover` by the number of rows."""
+    lines = json.loads(SCALE.read_text())["growth"]
+    first = lines[0]["rows"]
+    head = ["rows × 128", "in a file of", "graph over", f"time, of {first:,} rows'", "adds", "error of the class count"]
+    return [
+        head,
+        *(
+            [
+                f"{line['rows']:,}",
+                f"{line['file MB']} MB",
+                "all rows" if line["rows"] <= GRAPH_ROWS else f"a sample of {GRAPH_ROWS:,}",
+                f"{line['time of the first']:.1f}",
+                f"{line['adds MB']} MB",
+                f"{100 * line['count error']:.0f} %",
+            ]
+            for line in lines
+        ),
+    ]
+
+
 KINDS: dict[str, Callable[[dict[str, Any]], list[list[str]]]] = {
     "accuracy": accuracy_table,
     "losses": losses_table,
@@ -153,6 +187,8 @@ KINDS: dict[str, Callable[[dict[str, Any]], list[list[str]]]] = {
     "noise": noise_table,
     "speed": speed_table,
     "memory": memory_table,
+    "ratio": ratio_table,
+    "growth": growth_table,
 }
 
 
