@@ -1,6 +1,6 @@
 """Sound as pictures: ESC-50's recordings as spectrograms through an ImageNet ResNet-50, with classes held out.
 
-    python benchmarks/sound.py --esc50 FOLDER --onnx resnet50.onnx [--classes 25] [--clips 16] [--features FILE]
+    python benchmarks/sound.py --esc50 FOLDER --onnx resnet50.onnx [--classes 50] [--clips 40] [--features FILE]
         [--parts discovery detection]
 
 The folder holds ESC-50's ``audio`` and ``meta/esc50.csv`` (github.com/karolpiczak/ESC-50). Each recording of 5 s
@@ -113,8 +113,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--esc50", type=Path, required=True)
     parser.add_argument("--onnx", type=Path, required=True)
-    parser.add_argument("--classes", type=int, default=25)
-    parser.add_argument("--clips", type=int, default=16)
+    parser.add_argument("--classes", type=int, default=50)
+    parser.add_argument("--clips", type=int, default=40)
     parser.add_argument("--features", type=Path, default=Path("out/esc50.npz"))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     given = parser.parse_args()

@@ -89,7 +89,7 @@ def test_the_command_line_makes_and_asks_a_scope(tmp_path: Path, monkeypatch: py
     done = CliRunner().invoke(app, ["scope", "fit", "examples.txt", "--tpr", ".9", *encoder, "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["scope"] == "scope.offmap"
-    done = CliRunner().invoke(app, ["scope", "check", "scope.offmap", "repay loan early why how", FOREIGN[0], *encoder])
+    done = CliRunner().invoke(app, ["scope", "check", "scope.offmap", "repay loan early why", FOREIGN[0], *encoder])
     assert [line.partition(" (")[0] for line in done.stdout.splitlines()] == ["on topic", "off topic"]
     done = CliRunner().invoke(app, ["scope", "fit", "nowhere.txt", *encoder])
     assert (done.exit_code, "no such file" in done.stderr) == (1, True)

@@ -65,6 +65,20 @@ def test_rounds_below_one_are_refused() -> None:
         learn(rows, labels, 6, objective="self-training", rounds=0)
 
 
+def test_wide_embeddings_are_learned_slower() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(6), 40)
+    rows = (rng.normal(size=(6, 1536))[truth] + 4 * rng.normal(size=(240, 1536))).astype(np.float32)
+    labels = np.where((truth < 3) & (rng.random(240) < 0.5), truth, -1)
+    settings = {"rounds": 1, "epochs": 2, "batch_size": 32, "progress": False}
+    slow, same, narrow = (
+        learn(part, labels, 6, **settings, **more)
+        for part, more in ((rows, {}), (rows, {"rate_columns": 0}), (rows[:, :384], {}))
+    )
+    rates = [model.config["training"]["learning_rate"] for model in (slow, same, narrow)]
+    assert rates == pytest.approx([3e-3 / 4, 3e-3, 3e-3])
+
+
 def test_the_objective_may_stand_first() -> None:
     rows, _, labels = blobs(size=10)
     first, named = learn("sorl-spectral", rows, labels), learn(rows, labels, objective="sorl-spectral")

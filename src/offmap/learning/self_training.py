@@ -72,6 +72,7 @@ def fit_rounds(
     first_body = copy.deepcopy(body.body)
     as_given = data.kind == "embeddings" and not isinstance(encoder, nn.Module)  # one's own module knows better
     rows = data.tensor if as_given else building.compute_features(body.body, prepared)
+    run = _slow_down(run, rows.shape[1]) if as_given else run
     groups = _discover(rows.numpy(), known, n_classes, seed)
     k = max(int(groups.max()) + 1, n_classes if isinstance(n_classes, int) else 0)
     links = _Links.build(rows, codes, k, seed)
@@ -99,6 +100,14 @@ def fit_rounds(
     weight, bias, used = building.find_class_vectors(loss, features, known, seed)
     net = OpenWorldNet(body, nn.Identity(), body.width, len(used))
     return building.assemble_model(net, weight, bias, used, known, history, config)
+
+
+def _slow_down(run: TrainingRun, columns: int) -> TrainingRun:
+    """Return the run with the learning rate for embeddings of so many columns; see `SelfTraining`."""
+    most = run.chosen["rate_columns"]
+    if not 0 < most < columns:
+        return run
+    return replace(run, training=replace(run.training, learning_rate=run.training.learning_rate * most / columns))
 
 
 def _show_labelled_more(codes: IntArray, weight: int) -> IntArray:

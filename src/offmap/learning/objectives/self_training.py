@@ -21,12 +21,14 @@ class SelfTraining(Objective):
     """Cross-entropy on the groups of the present round, rows and groups mixed in pairs (mixup, Zhang et al. 2018).
 
     Labels are the groups of all rows, those of labelled rows their known classes; `label_weight` is how often an epoch
-    shows these, 0 for as often as keeps them a third of all, five times at most. `offmap.learning.self_training` says
-    what happens between rounds.
+    shows these, 0 for as often as keeps them a third of all, five times at most. The learning rate is for embeddings of
+    up to `rate_columns` columns; wider ones are learned slower in proportion, since each step moves every weight by as
+    much, and many columns would learn the errors of the groups by heart; 0 for the same rate always.
+    `offmap.learning.self_training` says what happens between rounds.
     """
 
     name = "self-training"
-    settings = {"rounds": 4, "mixup": 1.0, "label_weight": 0}
+    settings = {"rounds": 4, "mixup": 1.0, "label_weight": 0, "rate_columns": 384}
     embeddings = {
         "epochs": 6,
         "learning_rate": 3e-3,
