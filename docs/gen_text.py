@@ -92,6 +92,27 @@ def open_table() -> str:
     return table([*head, *PUBLISHED_OPEN["banking77"]], rows)
 
 
+def tuned_open_table() -> str:
+    """Open intents with a fine-tuned encoder, beside the frozen one on the same splits and published figures."""
+    frozen, rows = read("text")["open"], []
+    for name, ratio in ((name, ratio) for name in SETS for ratio in RATIOS):
+        runs = read("text_finetune").get("open", {}).get(name, {}).get(ratio, {})
+        if not runs:
+            continue
+        method = f"guard at {choose_share(name, ratio)}"
+        tuned = {seed: run["tuned"] for seed, run in runs.items()}
+        same = {seed: frozen[name][ratio][seed] for seed in runs}
+        published = [" / ".join(f"{value:.1f}" for value in figures[RATIOS.index(ratio)])
+                     for figures in PUBLISHED_OPEN[name].values()]  # fmt: skip
+        cells = [
+            f"{SETS[name]}, {float(ratio):.0%}",
+            str(len(runs)),
+            ", ".join({str(r["epochs"]) for r in runs.values()}),
+        ]
+        rows.append([*cells, triple(tuned, method), triple(same, method), *published])
+    return table(["known", "splits", "epochs", "fine-tuned", "frozen", *PUBLISHED_OPEN["banking77"]], rows)
+
+
 def oos_table() -> str:
     """Out-of-scope queries by training set and method: means over draws."""
     found = read("text")["oos"]
@@ -197,6 +218,7 @@ def training_text() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "open-intents": open_table,
+    "tuned-open": tuned_open_table,
     "out-of-scope": oos_table,
     "new-intents": new_table,
     "rostd": rostd_table,

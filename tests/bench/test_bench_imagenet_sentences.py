@@ -23,6 +23,7 @@ WITHOUT_FIGURES = {
     # says how to read a table, or why something was not measured; nothing in the results could contradict it
     "Accepted by corruption and strength: mean over the methods, and the least and most.",
     "Why known inputs suffer more was not looked into.",
+    "Since then wide embeddings are learned slower, in proportion to their columns, as was tried on splits 0 and 1.",
     "CPU seconds, and the most memory above that of the idle process. pytorch-ood gets batches of 128.",
     "The network saw ImageNet's classes, among them many of Caltech's, so this says how well classes are found among "
     "good features.",
@@ -180,26 +181,26 @@ def _gcd() -> bool:
     return all(score < plain[split] for split, score in discovered("gcd").items())
 
 
-def gained(objective: str) -> float:
-    """Points over `discover` on the split that was learned on."""
-    return float(read("learn_caltech")[f"caltech101|{objective}|2"]["v2"][0]) - discovered("auto")["2"]
+def gained(objective: str) -> list[float]:
+    """Points over `discover` on each split that was learned on."""
+    runs = {key.split("|")[2]: run for key, run in read("learn_caltech").items() if key.split("|")[1] == objective}
+    return [run["v2"][0] - discovered("auto")[split] for split, run in runs.items()]
 
 
 @states(
-    "On the one split that there is, contrast of views and labels (`gcd`, `opencon`) and the closed form "
-    "`sorl-spectral` gain two to three points over `discover` (85.4 there);"
+    "Contrast of views and labels (`gcd`, `opencon`) gains most, the closed form `sorl-spectral` one and a half points "
+    "in seconds; labels alone (`supcon`) lose more than five."
 )
 def _objectives() -> bool:
-    two_to_three = all(round(gained(name)) in (2, 3) for name in ("gcd", "opencon", "sorl-spectral"))
-    return two_to_three and len(read("learn_caltech")) == 6 and f"{discovered('auto')['2']:.1f}" == "85.4"
+    names = ("sorl-spectral", "self-training", "sorl", "supcon")
+    closed, *others = (fmean(gained(name)) for name in names)
+    contrast = min(fmean(gained(name)) for name in ("gcd", "opencon"))
+    return contrast > max(closed, *others) and abs(closed - 1.5) < 0.1 and others[-1] < -5
 
 
-@states(
-    "`self-training`, which `learn` takes by default, and `sorl` stay within a point of it, and labels alone "
-    "(`supcon`) lose five."
-)
-def _others() -> bool:
-    return abs(gained("sorl")) < 1 and abs(gained("self-training")) < 1 and round(gained("supcon")) == -5
+@states("`self-training`, which `learn` takes by default, is above `discover` on each split that was run.")
+def _default() -> bool:
+    return min(gained("self-training")) > 0
 
 
 @states(
@@ -212,15 +213,27 @@ def _in_the_loop() -> bool:
 
 
 @states(
-    "Detection is poor: with 8 recordings of a class, `msp` and `energy` are ahead of all that measure distances, and "
-    "`react(95)|energy` is last, near chance."
+    "Detection is poor: the head is right on three quarters of the known recordings, and `msp` is ahead of all else "
+    "with an AUROC of 73.8 and an FPR95 of 82."
 )
 def _sound_detection() -> bool:
+    mean, right = read("sound")["mean"], fmean(run["accuracy"] for run in read("sound")["runs"].values())
+    best = (
+        max(mean, key=lambda name: float(mean[name]["auroc"])),
+        min(mean, key=lambda name: float(mean[name]["fpr95"])),
+    )
+    figures = f"{mean['msp']['auroc']:.1f}", f"{mean['msp']['fpr95']:.0f}"
+    return best == ("msp", "msp") and figures == ("73.8", "82") and abs(right - 75) < 1
+
+
+@states(
+    "Distances in these features are near chance (`rmds`, which compares two of them, is not), and `auto`, which adds "
+    "up several methods, loses nine points to `msp`."
+)
+def _sound_distances() -> bool:
     mean = {name: found["auroc"] for name, found in read("sound")["mean"].items()}
-    distances = max(mean[name] for name in ("knn(3)", "mahalanobis", "mahalanobis_pp", "rmds", "vim"))
-    last = min(mean, key=mean.__getitem__)
-    ahead = min(mean["msp"], mean["energy"]) > distances
-    return ahead and max(mean.values()) < 80 and last == "react(95)|energy" and mean[last] < 60
+    near = max(mean[name] for name in ("knn(3)", "mahalanobis", "mahalanobis_pp", "vim"))
+    return near < 60 and mean["rmds"] > 70 and round(mean["msp"] - mean["auto"]) == 9
 
 
 def heard(method: str) -> dict[str, dict[str, float]]:
@@ -228,21 +241,24 @@ def heard(method: str) -> dict[str, dict[str, float]]:
     return dict(read("sound")["discovery"][method])
 
 
-@states("With the number of classes given, `auto` is ahead of the other methods on each split.")
+@states("`auto` is ahead of the other methods on each split, by ten points or more over k-means.")
 def _sound_auto() -> bool:
     auto = heard("auto")
     others = [heard(method) for method in ("kmeans", "ss-kmeans", "gcd")]
-    return all(auto[split]["all"] > run["all"] for other in others for split, run in other.items()) and len(auto) == 5
+    plain = min(auto[split]["all"] - run["all"] for split, run in others[0].items())
+    ahead = all(auto[split]["all"] > run["all"] for other in others for split, run in other.items())
+    return ahead and plain >= 10 and len(auto) == 5
 
 
 @states(
-    "When it is estimated too few classes are found, which costs three points on average and fourteen on one split."
+    "When the number of classes is estimated, 43 to 51 are found, and the accuracy is the same within a point on "
+    "average."
 )
 def _sound_estimated() -> bool:
     given, estimated = heard("auto"), heard("auto, number estimated")
     lost = [given[split]["all"] - run["all"] for split, run in estimated.items()]
-    few = all(run["classes"] < read("sound")["classes"] for run in estimated.values())
-    return few and round(fmean(lost)) == 3 and round(max(lost)) == 14
+    found = [run["classes"] for run in estimated.values()]
+    return (min(found), max(found)) == (43, 51) and abs(fmean(lost)) < 1
 
 
 def test_the_page_on_sound_quotes_the_same() -> None:
