@@ -128,9 +128,11 @@ def test_learn_and_loop_take_texts(folder: Path, monkeypatch: pytest.MonkeyPatch
     columns = ("--text-column", "question", "--label-column", "topic")
     said = run(
         folder, "learn", "sorl-spectral", "--data", "mixed.csv", *columns, *ENCODER, "--k", "3", "--out", "learned",
-        "--predictions", "found.csv", "--json", monkeypatch=monkeypatch,
+        "--predictions", "found.csv", monkeypatch=monkeypatch,
     )  # fmt: skip
-    assert json.loads(said)["n_known"] == 2
+    assert "2 known classes, 1 novel" in said
+    assert "novel classes: " in said
+    assert "loan" in said.split("novel classes: ")[1]
     assert offmap.load(folder / "learned" / "model.offmap").class_names[:2] == ("card", "transfer")
     with (folder / "found.csv").open() as file:
         rows = list(csv.DictReader(file))

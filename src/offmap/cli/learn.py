@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from offmap.data import Samples, Texts
 
 
+SHOWN = 20  # novel classes are named one by one
+
+
 @with_inputs
 def learn(
     inputs: InputOptions,
@@ -119,7 +122,7 @@ def learn(
         "n_known": model.n_known,
         "settings": settings,
     }
-    words = [f"{model}, saved as {out / 'model.offmap'}"]
+    words = [f"{model}, saved as {out / 'model.offmap'}", *_tell_novel(model, predicted)]
     if split is not None:
         result["accuracy"] = accuracy_by_convention(split.targets, predicted, split.labels)
         words += [_sentence(convention, parts) for convention, parts in result["accuracy"].items()]
@@ -129,6 +132,18 @@ def learn(
         result["report"] = str(report)
         words.append(f"The report is {report}")
     show(result, as_json, "\n".join(words))
+
+
+def _tell_novel(model: Any, predicted: Any) -> list[str]:
+    """Name the novel classes, the largest first, with how many inputs were put into each."""
+    sizes = {
+        name: int((predicted == number).sum())
+        for number, name in zip(model.class_ids[model.n_known :], model.class_names[model.n_known :], strict=True)
+    }
+    largest = sorted(sizes.items(), key=lambda item: -item[1])
+    more = [f"and {len(largest) - SHOWN} more"] if len(largest) > SHOWN else []
+    named = [f"{name} ({size} inputs)" for name, size in largest[:SHOWN]]
+    return [f"novel classes: {', '.join([*named, *more])}"] if named else []
 
 
 def _place_data(data: Path | None, objective: str) -> tuple[Path, str]:
