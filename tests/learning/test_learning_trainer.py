@@ -16,6 +16,7 @@ from learning_blobs import blobs, pictures
 from offmap import store
 from offmap.errors import InputError
 from offmap.learning import OpenWorldModel, learn, objective
+from offmap.learning.mixed_precision import check_mixed_precision
 from offmap.learning.settings import resolve
 from offmap.learning.trainer import decay
 from offmap.models.encoders import make_encoder
@@ -170,6 +171,14 @@ def test_mixed_precision_stays_near() -> None:
     assert half.history != full.history
     with pytest.raises(InputError, match="amp='float16'"):
         learn(rows, labels, 6, objective="opencon", amp="float16")
+
+
+def test_mixed_precision_that_would_end_the_process_is_refused() -> None:
+    illegal = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    with pytest.raises(InputError, match="ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):
+        check_mixed_precision("cpu", illegal)
+    check_mixed_precision("cuda", illegal)  # only the processor is tried
+    check_mixed_precision("cpu", "raise SystemExit(1)")  # no signal: whatever is wrong will be told when it is used
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from offmap import store
 from offmap.data.views import Views, step_generator
 from offmap.errors import InputError, StoreError
 from offmap.learning.distributed import Ranks
+from offmap.learning.mixed_precision import check_mixed_precision
 from offmap.learning.objectives.base import Objective, TrainingProgress
 from offmap.learning.reporting import Checkpoint, Output
 from offmap.learning.settings import Training
@@ -96,6 +97,8 @@ class Trainer:
         """
         if self.optimizer is None:
             return self.history
+        if self.training.amp:
+            check_mixed_precision(torch.device(self.training.device).type)
         shown = np.arange(len(labels)) if shown is None else shown
         steps = max(len(shown) // (self.training.batch_size * self.ranks.world), 1)
         output = output if output is not None and self.ranks.first else Output(progress=False)
