@@ -62,6 +62,7 @@ COMPOSED = [
 FAMILIES = [
     "msp", "gen", "kl_matching", "react(90)|dice(0.7)|energy", "ash_p(60)|energy", "ash_b(65)|energy",
     "scale(85)|maxlogit", "mahalanobis", "vim", "knn(5)", "fdbd", "openmax", "iforest(trees=5)", "lof(5)",
+    "slof(5)", "plda",
     "knn(5) + react(90)|(energy + 0.5*msp)", "stouffer(mahalanobis + energy)", "cauchy(knn(5) + energy)",
 ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from offmap.extra_passes import Layer
 from offmap.metrics.detection import detection_report
 
 GRAM = "gram(['a'], powers=1)"
-DISTANCES = ("mahalanobis", "mahalanobis_pp", "rmds", "rmds_pp", "ssd", "ssd(tied=true)", "grood")
+DISTANCES = ("mahalanobis", "mahalanobis_pp", "rmds", "rmds_pp", "plda", "ssd", "ssd(tied=true)", "grood")
 PREDICTED = ("she", "cadref", "openmax", "kl_matching", "temperature_scaling|msp", GRAM)
 PLENTY = 60
 
@@ -105,7 +105,7 @@ def test_a_temperature_of_one_input_a_class_is_none() -> None:
     assert scaled == auroc("msp", known, test, far) > 0.5
 
 
-@pytest.mark.parametrize("spec", ["mahalanobis", "mahalanobis_pp", "rmds", "rmds_pp", "ssd", "ssd(tied=true)"])
+@pytest.mark.parametrize("spec", ["mahalanobis", "mahalanobis_pp", "rmds", "rmds_pp", "plda", "ssd", "ssd(tied=true)"])
 def test_few_inputs_are_warned_about_and_many_are_not(spec: str) -> None:
     with pytest.warns(OffmapWarning, match="few (inputs )?for a covariance of 40 features"):
         offmap.detector(spec).fit(few(2, 40, 10, 0)[0])

@@ -47,6 +47,13 @@ def test_the_formula_is_the_score(spec: str) -> None:
     assert np.ptp(score) > 0 or "samples=1" in spec
 
 
+@pytest.mark.parametrize("spec", ["slof(5)", "slof(3, normalize=false)", "slof(5, normalize=false, standardize=true)"])
+def test_the_formula_of_a_ratio_is_the_score(spec: str) -> None:
+    """A logarithm near 0 has the rounding of the distances, 1e-6 of them, as its own."""
+    score, formula = both(spec, blobs(150), blobs(60, seed=1))
+    np.testing.assert_allclose(formula, score, atol=1e-5)
+
+
 @settings(max_examples=20, deadline=None)
 @given(shift=st.sampled_from([0.0, 1e3, -1e4]), size=st.sampled_from([1e-3, 1.0, 1e3]), seed=st.integers(0, 99))
 def test_distances_keep_their_digits_far_from_the_origin(shift: float, size: float, seed: int) -> None:

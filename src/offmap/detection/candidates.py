@@ -26,11 +26,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "msp", "energy", "gen", "react(95)|energy", "react(99)|energy", "lts(95)|energy", "ash_s(90)|energy",
         "scale(85)|energy", "dice(0.7)|energy", "entropy",
     ),
-    "gaussians": ("mahalanobis", "mahalanobis(0.1)", "mahalanobis_pp", "rmds", "rmds_pp", "ssd", "gmm(1)"),
+    "gaussians": ("mahalanobis", "mahalanobis(0.1)", "mahalanobis_pp", "rmds", "rmds_pp", "plda", "ssd", "gmm(1)"),
     "neighbours": (
         "knn(1)", "knn(10)", "knn(50)", "knn(1, normalize=false)", "knn(10, normalize=false)",
         "knn(1, normalize=false, standardize=true)", "knn(10, normalize=false, standardize=true)",
-        "nnguide(10, alpha=1.0)",
+        "nnguide(10, alpha=1.0)", "slof(20)", "slof(20, normalize=false, standardize=true)",
     ),
     "subspaces": ("vim", "residual", "pca", "pnml", "neco"),
     "geometry": ("she", "fdbd", "nci", "cadref"),
@@ -38,21 +38,20 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 SEARCHING = (*FAMILIES["neighbours"], "grood")  # what auto(fast) does without
 WITHOUT_LABELS = ("ssd", "gmm(1)")  # one Gaussian; with labels the others say more
-DIRECTIONS = ("knn(1)", "knn(10)", "knn(50)", "ssd", "mahalanobis_pp", "rmds_pp")  # blind to the lengths of rows
+DIRECTIONS = ("knn(1)", "knn(10)", "knn(50)", "slof(20)", "ssd", "mahalanobis_pp", "rmds_pp")  # blind to lengths
 COSTLY = ("mahalanobis", "rmds", "residual", "pnml")  # where features are wide, a relative of each is enough
 
-_NEIGHBOURS = ("knn(1)", "knn(1, normalize=false)", "knn(1, normalize=false, standardize=true)")
+_STANDARDIZED = "knn(1, normalize=false, standardize=true)"
+_LOCAL = ("slof(20)", "slof(20, normalize=false, standardize=true)")
 CORES: dict[tuple[str, bool], tuple[str, ...]] = {  # by budget, and whether there are logits
-    ("full", True): (*_NEIGHBOURS, "pca", "fdbd", "lts(95)|energy", "mahalanobis_pp"),
-    ("full", False): (*_NEIGHBOURS, "pca", "gmm(1)"),
+    ("full", True): ("knn(1)", _STANDARDIZED, *_LOCAL, "pca", "lts(95)|energy", "mahalanobis_pp", "plda"),
+    ("full", False): ("knn(1)", "knn(1, normalize=false)", _STANDARDIZED, *_LOCAL, "pca", "gmm(1)"),
     ("fast", True): (
-        "pca", "fdbd", "lts(95)|energy", "vim", "mahalanobis_pp", "mahalanobis(0.1)", "rmds_pp", "cadref",
+        "pca", "lts(95)|energy", "vim", "mahalanobis_pp", "mahalanobis(0.1)", "plda", "cadref",
     ),
     ("fast", False): ("pca", "gmm(1)", "mahalanobis(0.1)"),
 }  # fmt: skip
-DISTANCES = (  # what counts where the network's answers do not
-    "mahalanobis(0.1)", "mahalanobis_pp", "rmds_pp", "pca", "cadref", "knn(1, normalize=false, standardize=true)",
-)  # fmt: skip
+DISTANCES = ("plda", "mahalanobis(0.1)", "rmds_pp", "pca", _LOCAL[1])  # what counts where the network's answers do not
 ENOUGH = 10  # inputs per class: with fewer, classes left out are hard to tell apart on any network
 LOGITS_ALONE = ("energy", "gen", "msp")  # the core where there are no features
 
@@ -176,7 +175,7 @@ def list_distances(budget: Budget, known: Activations) -> tuple[str, ...]:
     >>> from offmap import Head
     >>> few = Activations(np.eye(3), head=Head(np.eye(3)))
     >>> list_distances("fast", few), list_distances("fast", few[[0, 1, 2] * 10])
-    ((), ('mahalanobis(0.1)', 'mahalanobis_pp', 'rmds_pp', 'pca', 'cadref'))
+    ((), ('plda', 'mahalanobis(0.1)', 'rmds_pp', 'pca'))
     """
     if not (known.has_features and known.has_logits) or len(known) < ENOUGH * known.n_classes:
         return ()

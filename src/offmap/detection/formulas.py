@@ -68,13 +68,45 @@ def kth_distance(queries: Tensor, rows: Tensor, half_norms: Tensor | None, k: in
     >>> kth_distance(torch.tensor([[1.0]]), rows, rows[:, 0].square() / 2, k=2)
     tensor([2.], dtype=torch.float64)
     """
+    return nearest_distances(queries, rows, half_norms, k, last_only=not average)[0].mean(dim=1)
+
+
+def nearest_distances(
+    queries: Tensor, rows: Tensor, half_norms: Tensor | None, k: int, last_only: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Find the k nearest rows of each query.
+
+    Parameters
+    ----------
+    queries, rows : Tensor
+        Vectors of the same width.
+    half_norms : Tensor or None
+        As `kth_distance` takes them.
+    k : int
+        How many neighbours.
+    last_only : bool, default=False
+        Whether only the distance to the k-th is computed.
+
+    Returns
+    -------
+    distances : Tensor of shape (n_queries, k) or (n_queries, 1)
+        In float64, the nearest first.
+    places : Tensor of shape (n_queries, k)
+        Which rows these are.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[0.0], [3.0]])
+    >>> nearest_distances(torch.tensor([[1.0]]), rows, rows[:, 0].square() / 2, k=2)
+    (tensor([[1., 2.]], dtype=torch.float64), tensor([[0, 1]]))
+    """
     wide = half_norms is not None and half_norms.dtype == torch.float64
     closeness = queries.double() @ rows.double().T if wide else queries @ rows.T
     if half_norms is not None:
         closeness = closeness - half_norms
-    nearest = closeness.topk(k, dim=1).indices
-    chosen = rows[nearest if average else nearest[:, -1:]]
-    return (queries[:, None] - chosen).double().norm(dim=2).mean(dim=1)
+    places = closeness.topk(k, dim=1).indices
+    chosen = rows[places[:, -1:] if last_only else places]
+    return (queries[:, None] - chosen).double().norm(dim=2), places
 
 
 def half_norms(rows: Tensor, k: int) -> Tensor:

@@ -26,7 +26,7 @@ from offmap.extra_passes import Perturbed, Request
 from offmap.neighbors.vectors import unit
 
 
-class _ClassGaussians(Score):
+class ClassGaussians(Score):
     """A score from the class means of features and their scatter."""
 
     reads = ("features",)
@@ -54,7 +54,7 @@ class _ClassGaussians(Score):
 
 
 @register
-class Mahalanobis(_ClassGaussians):
+class Mahalanobis(ClassGaussians):
     """Minus the squared Mahalanobis distance to the nearest class mean, with one covariance tied over the classes.
 
     Parameters
@@ -144,7 +144,7 @@ class Mahalanobis(_ClassGaussians):
 
 
 @register
-class RMDS(_ClassGaussians):
+class RMDS(ClassGaussians):
     """Mahalanobis distance relative to that from one Gaussian for all classes together.
 
     Where no class has two inputs, or two classes have few, the Gaussians cannot be told apart, and it is the plain

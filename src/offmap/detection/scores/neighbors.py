@@ -107,17 +107,13 @@ class KNN(Score):
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return the bank: kept features as the shapers make them, normalised."""
         rows = context.shape(ActivationBatch(statistics["bank"].rows, head=context.head)).features
-        empty = int((rows == 0).all(dim=1).sum())
-        if empty and self.normalize:
-            raise InputError(
-                f"{self}: {empty} known inputs have all-zero features, which point nowhere; leave them out "
-                "(acts[acts.features.any(axis=1)]) or use normalize=False"
-            )
+        if self.normalize:
+            refuse_zeros(rows, repr(self))
         if self._k > len(rows):
             raise InputError(f"{self}: the bank holds {len(rows)} inputs; choose k at most {len(rows)}, or fit on more")
-        units = _units(rows) if self.standardize else {}
+        units = column_units(rows) if self.standardize else {}
         bank = Bank(normalize=self.normalize)
-        bank.add(_in_units(rows, units).numpy())
+        bank.add(in_units(rows, units).numpy())
         return {"vectors": torch.from_numpy(bank.vectors), **units}
 
     @property
@@ -126,50 +122,111 @@ class KNN(Score):
         return scale_k(self.k, self.alpha)
 
     def prepare(self, state: State) -> tuple[Bank, State]:
-        """Return the bank, around the saved vectors, and the units that it measures in."""
-        units = {name: tensor for name, tensor in state.items() if name != "vectors"}
-        return Bank.of(state["vectors"].cpu().numpy(), normalize=self.normalize), units
+        """Return the bank, around the saved vectors, and the state, which holds the units that it measures in."""
+        return Bank.of(state["vectors"].cpu().numpy(), normalize=self.normalize), state
 
     def score(self, block: ActivationBatch, ready: tuple[Bank, State]) -> Tensor:
         """Return minus the distance."""
-        bank, units = ready
-        queries = _in_units(block.features, units).cpu().numpy()
+        bank, state = ready
+        queries = in_units(block.features, state).cpu().numpy()
         return -torch.from_numpy(bank.kth_distance(queries, self._k, average=self.average))
 
     def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
         """Return the same by one product with the whole bank."""
-        rows = state["vectors"].float()
-        units = {name: tensor for name, tensor in state.items() if name != "vectors"}
-        if self.normalize:
-            halves = half_norms(rows, self._k)
-            crowded = halves if halves.dtype == torch.float64 else None  # else all are 1/2, up to rounding
+        queries_of, rows, halves = searchable(state, self.normalize, self._k)
 
-            def by_direction(block: ActivationBatch) -> Tensor:
-                queries, anywhere = directions(_in_units(block.features, units))
-                found = kth_distance(queries, rows, crowded, self._k, self.average)
-                return -torch.where(anywhere, found, torch.inf)
+        def distance(block: ActivationBatch) -> Tensor:
+            queries, anywhere = queries_of(block.features)
+            found = kth_distance(queries, rows, halves, self._k, self.average)
+            return -found if anywhere is None else -torch.where(anywhere, found, torch.inf)
 
-            return by_direction
-        centre = rows.mean(dim=0)  # products of vectors that share a large offset would lose digits
-        moved = rows - centre
-        norms = half_norms(moved, self._k)
-
-        def by_difference(block: ActivationBatch) -> Tensor:
-            queries = _in_units(block.features, units) - centre
-            return -kth_distance(queries, moved, norms, self._k, self.average)
-
-        return by_difference
+        return distance
 
 
-def _units(rows: Tensor) -> State:
-    """Mean and standard deviation of each feature; 1 for one that is constant."""
+def refuse_zeros(rows: Tensor, method: str) -> None:
+    """Raise an `InputError` where known features that are to be normalised are all zero.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n, d)
+        Known features.
+    method : str
+        Text form of the method, for the message.
+    """
+    if empty := int((rows == 0).all(dim=1).sum()):
+        raise InputError(
+            f"{method}: {empty} known inputs have all-zero features, which point nowhere; leave them out "
+            "(acts[acts.features.any(axis=1)]) or use normalize=False"
+        )
+
+
+def column_units(rows: Tensor) -> State:
+    """Compute the units that columns are standardised by.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n, d)
+        Known features.
+
+    Returns
+    -------
+    dict of str to Tensor
+        ``centre`` and ``spread``: mean and standard deviation of each column; a spread of 1 for a constant one.
+    """
     wide = rows.double()
     spread = wide.std(dim=0, correction=0)
     return {"centre": wide.mean(dim=0).float(), "spread": torch.where(spread > 0, spread, 1.0).float()}
 
 
-def _in_units(features: Tensor, units: State) -> Tensor:
-    return (features - units["centre"]) / units["spread"] if units else features
+def in_units(features: Tensor, units: Mapping[str, Tensor]) -> Tensor:
+    """Standardise columns.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        The inputs.
+    units : mapping of str to Tensor
+        What `column_units` gave, alone or in a larger state; without it features stay as they are.
+
+    Returns
+    -------
+    Tensor of shape (n, d)
+        The inputs in these units.
+    """
+    return (features - units["centre"]) / units["spread"] if "spread" in units else features
+
+
+def searchable(
+    state: State, normalize: bool, k: int
+) -> tuple[Callable[[Tensor], tuple[Tensor, Tensor | None]], Tensor, Tensor | None]:
+    """Prepare a bank for searching by one product with all of its rows, as an exported graph does.
+
+    Parameters
+    ----------
+    state : dict of str to Tensor
+        ``vectors``, and the units where columns are standardised.
+    normalize : bool
+        Whether directions are compared.
+    k : int
+        Which neighbour will be asked for.
+
+    Returns
+    -------
+    queries_of : callable
+        From features to queries, and to which of them point anywhere; `None` where all do.
+    rows : Tensor of shape (n, d)
+        The bank.
+    half_norms : Tensor of shape (n,) or None
+        As `offmap.detection.formulas.kth_distance` takes them.
+    """
+    rows = state["vectors"].float()
+    if normalize:
+        halves = half_norms(rows, k)
+        crowded = halves if halves.dtype == torch.float64 else None  # else all are 1/2, up to rounding
+        return lambda features: directions(in_units(features, state)), rows, crowded
+    centre = rows.mean(dim=0)  # products of vectors that share a large offset would lose digits
+    moved = rows - centre
+    return lambda features: (in_units(features, state) - centre, None), moved, half_norms(moved, k)
 
 
 def inner_product_bank(guides: Tensor) -> Bank:
