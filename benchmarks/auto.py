@@ -7,7 +7,8 @@ against hindsight. Networks that ``auto`` was developed on and others stand apar
 that are fetched, `auto_public.py`.
 
 ``python benchmarks/auto.py`` writes ``results/auto.json``; ``--only NAME`` measures one network again, ``--auto`` only
-what ``auto`` gives on it, ``--again`` only what the present rule makes of the evidence that is there.
+what ``auto`` gives on it, ``--again`` only what the present rule makes of the evidence that is there, with evidence on
+candidates that are new since.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,10 @@ import numpy as np
 
 import offmap
 from auto_pairs import DEVELOPMENT, REPORT, World
-from auto_public import PUBLIC
+from auto_public import PUBLIC, PUBLIC_DEVELOPMENT
 from offmap import Activations
-from offmap.detection.auto import combine_chosen, doubt_answers, weigh
-from offmap.detection.candidates import SEARCHING, Budget, Evidence, list_core, list_distances
+from offmap.detection.auto import combine_chosen, doubt_answers, gather_evidence, split_known, weigh
+from offmap.detection.candidates import SEARCHING, Budget, Evidence, list_candidates, list_core, list_distances
 from offmap.errors import OffmapError, OffmapWarning
 from offmap.metrics.detection import auroc, fpr_at_tpr
 
@@ -36,8 +38,8 @@ RESULTS = Path(__file__).with_name("results") / "auto.json"
 SINGLE = (
     "msp", "maxlogit", "energy", "entropy", "gen", "kl_matching", "openmax", "react(90)|energy", "react(95)|energy",
     "react(99)|energy", "dice(0.7)|energy", "ash_s(90)|energy", "scale(85)|energy", "lts(95)|energy", "vra|energy",
-    "mahalanobis", "mahalanobis(0.1)", "mahalanobis_pp", "rmds", "rmds_pp", "gmm(1)", "knn(1)", "knn(10)",
-    "knn(50)", "knn(10, normalize=false)", "nnguide(10, alpha=1.0)", "vim", "residual", "pca",
+    "mahalanobis", "mahalanobis(0.1)", "mahalanobis_pp", "rmds", "rmds_pp", "plda", "gmm(1)", "knn(1)", "knn(10)",
+    "knn(50)", "slof(20)", "knn(10, normalize=false)", "nnguide(10, alpha=1.0)", "vim", "residual", "pca",
     "pnml", "neco", "she", "fdbd", "nci", "cadref", "nac", "grood", "gradnorm",
 )  # fmt: skip
 FAST = "auto(fast)"
@@ -66,6 +68,14 @@ def plan_from(trials: list[dict[str, Any]], known: Activations, budget: Budget) 
     return repr(combine_chosen(doubt_answers(weighed, list_distances(budget, known))))
 
 
+def complete(trials: list[dict[str, Any]], known: Activations) -> list[dict[str, Any]]:
+    """Add evidence on candidates that there is none on, and leave out those that are candidates no more."""
+    before = {trial["spec"]: trial for trial in trials}
+    now = list_candidates("full", known)
+    new = gather_evidence([each for each in now if each.spec not in before], *split_known(known, None, 0))
+    return [before.get(each.spec) or asdict(next(one for one in new if one.spec == each.spec)) for each in now]
+
+
 def measure(spec: str, world: World, noise: Activations) -> dict[str, Any]:
     """Fit one method and measure it on every set, noise among them."""
     started = time.perf_counter()
@@ -88,6 +98,7 @@ def measure_network(
     Figures of single methods can be given, and the evidence that ``auto`` chooses on.
     """
     noise = noise_like(world.fit)
+    trials = complete(trials, world.fit) if trials else None
     found: dict[str, Any] = {}
     for spec in (*AUTO, *SINGLE):
         if single is not None and spec in single:
@@ -174,10 +185,10 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", OffmapWarning)
     result: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    for part, networks in (("development", DEVELOPMENT), ("report", REPORT | PUBLIC)):
+    for part, networks in (("development", DEVELOPMENT | PUBLIC_DEVELOPMENT), ("report", REPORT | PUBLIC)):
         kept = result.setdefault(part, {}).setdefault("networks", {})
         for name in networks:
-            if name in PUBLIC and "OFFMAP_PUBLIC" not in os.environ:
+            if name in PUBLIC | PUBLIC_DEVELOPMENT and "OFFMAP_PUBLIC" not in os.environ:
                 print(f"{name}: left as it was; OFFMAP_PUBLIC does not name the folder of its sets")
             elif arguments.only is None or name in arguments.only:
                 before = kept[name]["methods"] if (arguments.auto or arguments.again) and name in kept else {}

@@ -1,14 +1,16 @@
-"""Networks for `auto.py` on public sets that nothing of offmap was developed on: intents, news, fruits, sounds.
+"""Networks for `auto.py` on public sets that are fetched: intents, news, fruits, sounds.
 
 The folder that ``OFFMAP_PUBLIC`` names holds checkouts of github.com/xliuhw/NLU-Evaluation-Data (HWU64),
-mhjabreel/CharCnn_Keras (AG's news), Horea94/Fruit-Images-Dataset (Fruits-360) and karolpiczak/ESC-50, and the ResNet-50
-of `imagenet.py` as ``resnet50.onnx``. Texts go through the packaged sentence encoder, pictures and spectrograms through
-the ResNet-50; each gets a linear head over some of its classes. Rows are computed once and kept in the cache folder.
+sonos/nlu-benchmark (SNIPS), mhjabreel/CharCnn_Keras (AG's news), Horea94/Fruit-Images-Dataset (Fruits-360) and
+karolpiczak/ESC-50, and the ResNet-50 of `imagenet.py` as ``resnet50.onnx``. Texts go through the packaged sentence
+encoder, pictures and spectrograms through the ResNet-50; each gets a linear head over some of its classes. Rows are
+computed once and kept in the cache folder. HWU64 and news were looked at when the present rule was made.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +26,7 @@ from sound import extract
 
 FOLDER = Path(os.environ.get("OFFMAP_PUBLIC", "."))
 INTENTS = "NLU-Evaluation-Data/CrossValidation/autoGeneFromRealAnno/*/CrossValidation/KFold_1/trainset/*.csv"
+COMMANDS = "nlu-benchmark/2017-06-custom-intent-engines/*/train_*_full.json"
 NEWS = "CharCnn_Keras/data/ag_news_csv/test.csv"
 FRUITS, PICTURES = 60, 20  # classes, and pictures of each, spread over the angles that a fruit was taken from
 SIDE, MEAN = 224, (103.939, 116.779, 123.68)
@@ -59,6 +62,16 @@ def read_intents() -> Labelled:
     return encode(texts, names)
 
 
+def read_commands() -> Labelled:
+    """SNIPS: what people ask a voice assistant for, seven intents, 300 queries of each."""
+    texts, names = [], []
+    for file in sorted(FOLDER.glob(COMMANDS)):
+        (name, queries), *_ = json.loads(file.read_text(encoding="latin-1")).items()
+        texts += ["".join(part["text"] for part in query["data"]) for query in queries[:300]]
+        names += [name] * len(queries[:300])
+    return encode(texts, names)
+
+
 def read_news() -> Labelled:
     """AG's news: titles of four topics, 2,000 of them."""
     with (FOLDER / NEWS).open(encoding="utf-8", newline="") as opened:
@@ -91,6 +104,13 @@ def intents(count: int, key: int) -> World:
     return from_classes(*divided(rows, labels, key), generator(key + 1).permutation(64)[:count], far)
 
 
+def commands(count: int, key: int) -> World:
+    """Some intents of SNIPS against the others, news and CLINC150's out-of-scope queries."""
+    rows, labels = kept("snips", read_commands)
+    far = {"news": kept("news", read_news)[0], "CLINC150": stored("text/clinc150_minilm.npz")["oos_test_features"]}
+    return from_classes(*divided(rows, labels, key), generator(key + 1).permutation(7)[:count], far)
+
+
 def news(count: int, key: int) -> World:
     """Some topics of news against the others and what people say to a home assistant."""
     rows, labels = kept("news", read_news)
@@ -113,10 +133,14 @@ def sounds(count: int, key: int) -> World:
     return from_classes(*divided(rows, labels, key), generator(key + 1).permutation(25)[:count], far)
 
 
-PUBLIC: dict[str, Callable[[], World]] = {
+PUBLIC_DEVELOPMENT: dict[str, Callable[[], World]] = {
     "HWU64, 40 intents": partial(intents, 40, 411),
     "HWU64, 15 intents": partial(intents, 15, 413),
     "news, 3 topics": partial(news, 3, 415),
+}
+PUBLIC: dict[str, Callable[[], World]] = {
+    "HWU64, 25 intents": partial(intents, 25, 509),
+    "SNIPS, 4 intents": partial(commands, 4, 513),
     "40 fruits on ResNet-50": partial(fruits, 40, 417),
     "15 kinds of sounds on ResNet-50": partial(sounds, 15, 419),
 }

@@ -154,16 +154,8 @@ def choose_sum(
         values = part.features if part.has_features else part.logits
         if not np.isfinite(values).all():
             raise InputError(f"{auto}: the inputs to choose on hold NaN or infinity; remove or mend these inputs")
-    candidates = list_candidates(auto.budget, known)
-    enough = len(fit) + len(held_out) >= FEWEST
-    rounds = 1 if fit.has_features and fit.features.shape[1] > WIDE else 5 if len(fit) < FEW else 2
-    with np.errstate(over="ignore", invalid="ignore"):  # numbers too large for float32: no method can score them
-        trials = _list_trials(fit, held_out, rounds, auto.seed) if enough else []
-        judged = []
-        with show_progress("choosing a detector, candidate", len(candidates)) as advance:
-            for candidate in candidates:
-                judged.append(judge(candidate, trials, device))
-                advance(note=candidate.spec)
+    judged = gather_evidence(list_candidates(auto.budget, known), fit, held_out, auto.seed, device)
+    compared = any(each.left_out is not None or each.crossed is not None for each in judged)
     # clusters stand in for classes where there are none; they are too unlike them to choose on
     chosen = weigh(judged, list_core(auto.budget, known), known.has_logits or known.labels is not None)
     chosen = doubt_answers(chosen, list_distances(auto.budget, known))
@@ -171,8 +163,45 @@ def choose_sum(
         chosen = _plain_sum(judged, fit, device)
     if auto.passes:
         chosen += _further_passes(known, chosen)
-    _warn(chosen, known, bool(trials))
+    _warn(chosen, known, compared)
     return combine_chosen(chosen), Trials(asdict(each) for each in chosen)
+
+
+def gather_evidence(
+    candidates: Sequence[Evidence],
+    fit: Activations,
+    held_out: Activations,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+) -> list[Evidence]:
+    """Try candidates on pseudo-unknown inputs.
+
+    Parameters
+    ----------
+    candidates : sequence of Evidence
+        What to try; one with a reason why not is left as it is.
+    fit, held_out : Activations
+        Known inputs to fit on, and others.
+    seed : int, default=0
+        Seed of the pseudo-unknown inputs.
+    device : str or torch.device, default="cpu"
+        Where to compute.
+
+    Returns
+    -------
+    list of Evidence
+        The same with AUROCs; without any where there are too few inputs to compare on.
+    """
+    enough = len(fit) + len(held_out) >= FEWEST
+    rounds = 1 if fit.has_features and fit.features.shape[1] > WIDE else 5 if len(fit) < FEW else 2
+    judged = []
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers too large for float32: no method can score them
+        trials = _list_trials(fit, held_out, rounds, seed) if enough else []
+        with show_progress("choosing a detector, candidate", len(candidates)) as advance:
+            for candidate in candidates:
+                judged.append(judge(candidate, trials, device))
+                advance(note=candidate.spec)
+    return judged
 
 
 def _list_trials(fit: Activations, held_out: Activations, rounds: int, seed: int) -> list[Trial]:
