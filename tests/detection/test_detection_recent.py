@@ -265,3 +265,8 @@ def test_combood_of_a_known_input_and_of_constant_features(known: offmap.Activat
     made = offmap.detector("combood(1)").fit(wide)
     assert np.isfinite(made.score(wide[:5])).all()
     assert np.isfinite(made.score(1e6 * wide[:5])).all()
+
+
+def test_combood_asks_for_as_many_inputs_as_neighbours() -> None:
+    with pytest.raises(InputError, match=r"combood\(50\): the bank holds 20 inputs; choose k at most 20"):
+        offmap.detector("combood(50)").fit(blobs(20))

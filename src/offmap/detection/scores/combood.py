@@ -14,6 +14,7 @@ from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
 from offmap.detection.scores.neighbors import KNN
 from offmap.detection.statistics import Statistic
+from offmap.errors import InputError
 
 TINY = 1e-24  # a squared distance below it counts as it: a known input met again
 LARGEST = 1e6  # a reshaped feature beyond it, in standard deviations, counts as it
@@ -91,6 +92,9 @@ class CombOOD(Score):
         """Solve the bank, the powers that make each feature normal, and the whitening of what comes out."""
         from sklearn.preprocessing import PowerTransformer
 
+        count = len(statistics["bank"].rows)
+        if self.k > count:
+            raise InputError(f"{self}: the bank holds {count} inputs; choose k at most {count}, or fit on more")
         bank = self._neighbours.solve(statistics, context)["vectors"]
         rows = context.shape(ActivationBatch(statistics["bank"].rows, head=context.head)).features.double().cpu()
         mean, scale = rows.mean(dim=0), _scale(rows)
