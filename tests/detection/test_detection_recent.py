@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from detection_zoo import blobs
+from scipy import stats
 
 import offmap
+from offmap.detection.scores.combood import likeliest_powers
 from offmap.errors import InputError
 
 
@@ -258,6 +260,21 @@ def test_combood(known: offmap.Activations, test: offmap.Activations, k: int, ri
         squared = np.sort(((rows - query) ** 2).sum(axis=1))[k - 1]
         wanted.append(-np.sqrt(rows.shape[1]) * np.log(squared) - row @ inverse @ row)
     np.testing.assert_allclose(scores(f"combood({k}, ridge={ridge})", known, test), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_powers_are_those_that_scipy_finds_column_by_column() -> None:
+    rng = np.random.default_rng(0)
+    kinds = [rng.normal(size=400), rng.exponential(size=400), -rng.exponential(size=400), rng.standard_cauchy(400)]
+    kinds += [
+        np.maximum(rng.normal(size=400), 0),
+        np.eye(400)[0],
+        rng.integers(0, 2, 400),
+        np.exp(3 * rng.normal(size=400)),
+    ]
+    columns = np.column_stack([(column - column.mean()) / column.std() for column in kinds])
+    found = likeliest_powers(torch.from_numpy(columns)).numpy()
+    wanted = np.array([stats.yeojohnson(column)[1] for column in columns.T])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_combood_of_a_known_input_and_of_constant_features(known: offmap.Activations) -> None:
