@@ -120,19 +120,20 @@ def discovery_table(runs_by_method: dict[str, Any], classes: int) -> Table:
 
 def learned_table() -> Table:
     """Objectives on features of Caltech-101, the best first: means over splits, beside `discover` on the same ones."""
-    runs: dict[str, dict[str, list[float]]] = {}
+    runs: dict[str, dict[str, dict[str, Any]]] = {}
     for key, cell in read("learn_caltech").items():
-        _, name, seed = key.split("|")
-        runs.setdefault(name, {})[seed] = cell["v2"]
-    start = {seed: run["all"] for seed, run in read("caltech")["auto"].items()}
+        _, name, seed, *estimated = key.split("|")
+        runs.setdefault(name + ", number estimated" * bool(estimated), {})[seed] = cell
     lines = []
     for name, found in runs.items():
-        means = [fmean(run[part] for run in found.values()) for part in range(3)]
-        same = fmean(start[seed] for seed in found)
-        lines.append([f"`{name}`", ", ".join(sorted(found)), *means, same, means[0] - same])
-    lines.sort(key=lambda line: -float(line[-1]))
-    head = ["objective", "splits", "all", "known", "novel", "`discover` on these, all", "gain"]
-    return [head, *([*line[:2], *(f"{value:.1f}" for value in line[2:6]), f"{line[6]:+.1f}"] for line in lines)]
+        means = [fmean(run["v2"][part] for run in found.values()) for part in range(3)]
+        start = read("caltech")["auto, number estimated" if name.endswith("estimated") else "auto"]
+        same = fmean(start[seed]["all"] for seed in found)
+        classes = f"{fmean(run['n_classes'] for run in found.values()):.0f}"
+        lines.append((means[0] - same, [f"`{name}`", ", ".join(sorted(found)), classes], [*means, same]))
+    lines.sort(key=lambda line: -line[0])
+    head = ["objective", "splits", "classes", "all", "known", "novel", "`discover` on these, all", "gain"]
+    return [head, *([*first, *(f"{value:.1f}" for value in rest), f"{gain:+.1f}"] for gain, first, rest in lines)]
 
 
 def loop_table() -> Table:

@@ -181,10 +181,15 @@ def _gcd() -> bool:
     return all(score < plain[split] for split, score in discovered("gcd").items())
 
 
+def learned(objective: str, *more: str) -> dict[str, dict[str, Any]]:
+    """What an objective reached, by split; with ``K estimated`` if that is given."""
+    found = {tuple(key.split("|")[1:]): run for key, run in read("learn_caltech").items()}
+    return {key[1]: run for key, run in found.items() if key == (objective, key[1], *more)}
+
+
 def gained(objective: str) -> list[float]:
     """Points over `discover` on each split that was learned on."""
-    runs = {key.split("|")[2]: run for key, run in read("learn_caltech").items() if key.split("|")[1] == objective}
-    return [run["v2"][0] - discovered("auto")[split] for split, run in runs.items()]
+    return [run["v2"][0] - discovered("auto")[split] for split, run in learned(objective).items()]
 
 
 @states(
