@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from filled import filled
@@ -147,6 +147,21 @@ def loop_table() -> Table:
     return [["method", "what is trained", "all", "known", "novel"], *lines]
 
 
+def extraction_table() -> Table:
+    """Extraction's share of the bare session's speed, by wall and by CPU time."""
+    found = read("imagenet_speed")["extraction"]
+    shares = [found[f"share by {kind} time"] for kind in ("wall", "cpu")]
+    lines = [[way, *(f"{share[way]:.2f}" for share in shares)] for way in ("from arrays", "from files")]
+    parts = []
+    for kind in ("wall", "cpu"):
+        middle = {way: median(times) for way, times in found[f"{kind} seconds"].items()}
+        parts.append(f"{100 * middle['reading alone'] / middle['bare session']:.0f} %")
+    turns = len(found["wall seconds"]["bare session"])
+    head = f"{found['pictures']} pictures, {turns} turns, load of the machine {found['load']:.0f}"
+    lines.append(["reading and cutting alone, of the session's time", *parts])
+    return [[head, "share of the bare session's speed, wall time", "CPU time"], *lines]
+
+
 def speed_table() -> Table:
     """Shared methods beside pytorch-ood."""
     lines = []
@@ -158,6 +173,27 @@ def speed_table() -> Table:
         lines.append([code(method), *seconds, ratio, *peaks, rank])
     head = ["offmap, s", "pytorch-ood, s", "ratio", "offmap, MB", "pytorch-ood, MB", "rank correlation of scores"]
     return [["method", *head], *lines]
+
+
+def single_pass_table() -> Table:
+    """Methods at size that take long, all together, and the suite."""
+    held = read("imagenet_speed")
+    costs, suite = held["single pass"], held["suite"]
+    slow = sorted((name for name in costs if costs[name]["cpu_seconds"] > 2), key=lambda n: -costs[n]["cpu_seconds"])
+
+    def line(words: str, names: Sequence[str]) -> list[str]:
+        seconds, most = ([costs[name][key] for name in names] for key in ("cpu_seconds", "peak_megabytes"))
+        return [words, f"{sum(seconds):.1f}", f"{max(most):.0f}"]
+
+    others = [name for name in costs if name not in slow]
+    words = f"`offmap bench imagenet-resnet50`, {suite['methods']} methods"
+    return [
+        ["method", "CPU seconds", "MB at most"],
+        *(line(code(name), [name]) for name in slow),
+        line(f"the other {len(others)} together", others),
+        line(f"all {len(costs)} together", list(costs)),
+        [words, f"{suite['cpu_seconds']:.1f}", str(suite["peak_megabytes"])],
+    ]
 
 
 def means_table(file: str, key: str) -> Table:
@@ -176,7 +212,9 @@ KINDS: dict[str, Callable[[], Table]] = {
     "caltech-learned": learned_table,
     "caltech-pictures": loop_table,
     "sound-discovery": lambda: discovery_table(read("sound")["discovery"], read("sound")["classes"]),
+    "extraction": extraction_table,
     "speed": speed_table,
+    "single-pass": single_pass_table,
     "sound": lambda: means_table("sound", "mean"),
     "twin": lambda: means_table("imagenet_twin", "methods"),
     "layers": lambda: means_table("imagenet_twin", "energy cut at the 90th percentile after"),
