@@ -41,9 +41,10 @@ SWEEPS: dict[str, list[str]] = {
     "knn": [f"knn({k})" for k in (1, 5, 10, 20, 50, 100, 200, 500)],
     # k counts in the whole set and is scaled with the share: 50 at a tenth are the 5 nearest of a tenth of the inputs
     "knn share": [
-        "knn(1, alpha=0.01)", "knn(1, alpha=0.1)", "knn(5, alpha=0.5)", "knn(5, alpha=0.1)", "knn(10, alpha=0.1)"
+        "knn(1, alpha=0.01)", "knn(1, alpha=0.1)", "knn(5, alpha=0.5)", "knn(5, alpha=0.1)", "knn(10, alpha=0.1)",
+        "knn(20, alpha=0.5)", "knn(100, alpha=0.1)", "knn(500, alpha=0.1)", "knn(500, alpha=0.02)",
     ],
-    "below chance": ["nac", "iforest", "react(90)|gen"],
+    "below chance": ["nac", "iforest", "react(90)|gen", "neglabel(1)"],
     "knn and react": ["react(90)|knn(10)", "react(95)|knn(10)", "react(99)|knn(10)"],
 }  # fmt: skip
 

@@ -1,12 +1,12 @@
 """Detectors on tables of numbers: the 43 sets of ADBench beside scikit-learn and PyOD.
 
-    python benchmarks/tables.py --sets FOLDER [--only wine …] [--seeds 0]
+    python benchmarks/tables.py --sets FOLDER [--only wine …] [--seeds 0] [--methods "offmap pca" … --again]
 
 The folder holds ADBench's ``Classical/*.npz`` (arrays ``X`` and ``y``, 1 for an anomaly; github.com/Minqi824/ADBench).
 Detectors see normal rows only, 70 % of them and at most 2,000, standardised column by column; AUROC is measured on the
 others (at most 2,000) and the anomalies (at most 2,000). Parameters are everyone's defaults. PyOD is measured when it
 is installed. Results go to ``benchmarks/results/tables.json``; sets that are there already are not run again unless
-``--again`` is given.
+``--again`` is given, with ``--methods`` for those alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +87,14 @@ def divide(file: Path, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return scaled[fit], scaled[test], np.arange(len(test)) < len(held)
 
 
-def measure(file: Path, seed: int) -> dict[str, Any]:
-    """AUROC of every method on one set, in per cent; a reason where it cannot run."""
+def measure(file: Path, seed: int, chosen: Sequence[str]) -> dict[str, Any]:
+    """AUROC of each method on one set, in per cent; a reason where it cannot run."""
     train, test, normal = divide(file, seed)
     found: dict[str, Any] = {"rows": [len(train), int(normal.sum()), int((~normal).sum())], "columns": train.shape[1]}
     auroc, seconds, refused = {}, {}, {}
     for name, score in methods().items():
+        if name not in chosen:
+            continue
         started = time.perf_counter()
         try:
             with warnings.catch_warnings():
@@ -129,6 +131,7 @@ def main() -> None:
     parser.add_argument("--sets", type=Path, required=True)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
+    parser.add_argument("--methods", nargs="*", choices=list(methods()), default=list(methods()))
     parser.add_argument("--again", action="store_true")
     given = parser.parse_args()
     there = kept.read(RESULTS).get("sets", {})
@@ -137,7 +140,7 @@ def main() -> None:
         for seed in given.seeds:
             if (given.only and name not in given.only) or (str(seed) in there.get(name, {}) and not given.again):
                 continue
-            entry = measure(file, seed)
+            entry = measure(file, seed, given.methods)
             kept.add(RESULTS, {"sets": {name: {str(seed): entry}}})
             print(name, entry["rows"], entry["columns"], entry["auroc"], flush=True)
     whole = kept.read(RESULTS)["sets"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from filled import filled
@@ -120,19 +120,20 @@ def discovery_table(runs_by_method: dict[str, Any], classes: int) -> Table:
 
 def learned_table() -> Table:
     """Objectives on features of Caltech-101, the best first: means over splits, beside `discover` on the same ones."""
-    runs: dict[str, dict[str, list[float]]] = {}
+    runs: dict[str, dict[str, dict[str, Any]]] = {}
     for key, cell in read("learn_caltech").items():
-        _, name, seed = key.split("|")
-        runs.setdefault(name, {})[seed] = cell["v2"]
-    start = {seed: run["all"] for seed, run in read("caltech")["auto"].items()}
+        _, name, seed, *estimated = key.split("|")
+        runs.setdefault(name + ", number estimated" * bool(estimated), {})[seed] = cell
     lines = []
     for name, found in runs.items():
-        means = [fmean(run[part] for run in found.values()) for part in range(3)]
-        same = fmean(start[seed] for seed in found)
-        lines.append([f"`{name}`", ", ".join(sorted(found)), *means, same, means[0] - same])
-    lines.sort(key=lambda line: -float(line[-1]))
-    head = ["objective", "splits", "all", "known", "novel", "`discover` on these, all", "gain"]
-    return [head, *([*line[:2], *(f"{value:.1f}" for value in line[2:6]), f"{line[6]:+.1f}"] for line in lines)]
+        means = [fmean(run["v2"][part] for run in found.values()) for part in range(3)]
+        start = read("caltech")["auto, number estimated" if name.endswith("estimated") else "auto"]
+        same = fmean(start[seed]["all"] for seed in found)
+        classes = f"{fmean(run['n_classes'] for run in found.values()):.0f}"
+        lines.append((means[0] - same, [f"`{name}`", ", ".join(sorted(found)), classes], [*means, same]))
+    lines.sort(key=lambda line: -line[0])
+    head = ["objective", "splits", "classes", "all", "known", "novel", "`discover` on these, all", "gain"]
+    return [head, *([*first, *(f"{value:.1f}" for value in rest), f"{gain:+.1f}"] for gain, first, rest in lines)]
 
 
 def loop_table() -> Table:
@@ -146,6 +147,21 @@ def loop_table() -> Table:
     return [["method", "what is trained", "all", "known", "novel"], *lines]
 
 
+def extraction_table() -> Table:
+    """Extraction's share of the bare session's speed, by wall and by CPU time."""
+    found = read("imagenet_speed")["extraction"]
+    shares = [found[f"share by {kind} time"] for kind in ("wall", "cpu")]
+    lines = [[way, *(f"{share[way]:.2f}" for share in shares)] for way in ("from arrays", "from files")]
+    parts = []
+    for kind in ("wall", "cpu"):
+        middle = {way: median(times) for way, times in found[f"{kind} seconds"].items()}
+        parts.append(f"{100 * middle['reading alone'] / middle['bare session']:.0f} %")
+    turns = len(found["wall seconds"]["bare session"])
+    head = f"{found['pictures']} pictures, {turns} turns, load of the machine {found['load']:.0f}"
+    lines.append(["reading and cutting alone, of the session's time", *parts])
+    return [[head, "share of the bare session's speed, wall time", "CPU time"], *lines]
+
+
 def speed_table() -> Table:
     """Shared methods beside pytorch-ood."""
     lines = []
@@ -157,6 +173,27 @@ def speed_table() -> Table:
         lines.append([code(method), *seconds, ratio, *peaks, rank])
     head = ["offmap, s", "pytorch-ood, s", "ratio", "offmap, MB", "pytorch-ood, MB", "rank correlation of scores"]
     return [["method", *head], *lines]
+
+
+def single_pass_table() -> Table:
+    """Methods at size that take long, all together, and the suite."""
+    held = read("imagenet_speed")
+    costs, suite = held["single pass"], held["suite"]
+    slow = sorted((name for name in costs if costs[name]["cpu_seconds"] > 2), key=lambda n: -costs[n]["cpu_seconds"])
+
+    def line(words: str, names: Sequence[str]) -> list[str]:
+        seconds, most = ([costs[name][key] for name in names] for key in ("cpu_seconds", "peak_megabytes"))
+        return [words, f"{sum(seconds):.1f}", f"{max(most):.0f}"]
+
+    others = [name for name in costs if name not in slow]
+    words = f"`offmap bench imagenet-resnet50`, {suite['methods']} methods"
+    return [
+        ["method", "CPU seconds", "MB at most"],
+        *(line(code(name), [name]) for name in slow),
+        line(f"the other {len(others)} together", others),
+        line(f"all {len(costs)} together", list(costs)),
+        [words, f"{suite['cpu_seconds']:.1f}", str(suite["peak_megabytes"])],
+    ]
 
 
 def means_table(file: str, key: str) -> Table:
@@ -175,7 +212,9 @@ KINDS: dict[str, Callable[[], Table]] = {
     "caltech-learned": learned_table,
     "caltech-pictures": loop_table,
     "sound-discovery": lambda: discovery_table(read("sound")["discovery"], read("sound")["classes"]),
+    "extraction": extraction_table,
     "speed": speed_table,
+    "single-pass": single_pass_table,
     "sound": lambda: means_table("sound", "mean"),
     "twin": lambda: means_table("imagenet_twin", "methods"),
     "layers": lambda: means_table("imagenet_twin", "energy cut at the 90th percentile after"),

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import offmap
@@ -66,6 +66,15 @@ def test_distances_stay_above_chance(per_class: int, width: int, classes: int, s
         assert any("unknown inputs may count as known" in str(each.message) for each in said), "grood says it cannot"
         del found["grood"]
     assert min(found.values()) > 0.5, found
+
+
+@settings(max_examples=12)
+@given(st.integers(1, 3), st.integers(20, 96), st.integers(3, 24), st.integers(0, 99))
+def test_fewer_inputs_than_features_do_not_turn_pca_round(per_class: int, width: int, classes: int, seed: int) -> None:
+    """Judged only by directions that known inputs take, unknown ones seemed the most usual: .00 to .46 came of it."""
+    assume(2 * per_class * classes < width)
+    with pytest.warns(OffmapWarning, match="directions that no known input takes count too"):
+        assert auroc("pca", *few(per_class, width, classes, seed)) > 0.5
 
 
 @settings(max_examples=8)

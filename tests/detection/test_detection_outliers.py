@@ -1,6 +1,7 @@
 """Classical outlier detectors and OpenMax: each formula beside scikit-learn, SciPy or loops from the paper."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from sklearn.svm import OneClassSVM
 import offmap
 from offmap.detection.scores.openmax import fit_weibull, openmax
 from offmap.detection.scores.projections import histograms, mean_log_density, minor_components, sparse_projections
-from offmap.errors import InputError
+from offmap.errors import InputError, OffmapWarning
 from offmap.sampling import Reservoir
 
 ON_FEATURES = ["iforest", "lof(20)", "loda", "pca(5)", "ocsvm", "gmm(3)"]
@@ -122,6 +123,26 @@ def test_pca_leaves_out_what_does_not_vary():
     assert root.shape == (3, 2)
     dead = np.random.default_rng(0).normal(size=(30, 3)) * [2, 1, 0]
     assert np.isfinite(offmap.detector("pca").fit(offmap.Activations(dead)).score(dead + 1)).all()
+
+
+def test_pca_with_fewer_inputs_than_features_counts_directions_that_none_of_them_takes():
+    rng = np.random.default_rng(0)
+    few = rng.normal(size=(12, 20)).astype(np.float32)
+    with pytest.warns(OffmapWarning, match="12 inputs are few for the correlations of 20 features"):
+        fitted = offmap.detector("pca(3)").fit(offmap.Activations(few))
+    x = few.astype(np.float64)
+    z = (x - x.mean(axis=0)) / x.std(axis=0)
+    correlation = z.T @ z / len(z)
+    square, trace = np.square(correlation).sum(), np.trace(correlation)
+    share = ((1 - 2 / 20) * square + trace**2) / ((11 + 1 - 2 / 20) * (square - trace**2 / 20))
+    values, vectors = np.linalg.eigh(correlation)
+    values = values + min(share, 1) * (1 - values)
+    queries = rng.normal(size=(5, 20)).astype(np.float32)
+    along = (queries - x.mean(axis=0)) / x.std(axis=0) @ vectors[:, :9]  # 20 - 11 directions that no input takes
+    np.testing.assert_allclose(fitted.score(queries), -(along**2 / values[:9]).sum(axis=1), rtol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        offmap.detector("pca(3)").fit(offmap.Activations(rng.normal(size=(21, 20)).astype(np.float32)))
 
 
 def test_weibull_of_largest_likelihood_as_scipy_finds_it():

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from detection_zoo import blobs
+from scipy import stats
 
 import offmap
+from offmap.detection.scores.combood import likeliest_powers
 from offmap.errors import InputError
 
 
@@ -260,8 +262,28 @@ def test_combood(known: offmap.Activations, test: offmap.Activations, k: int, ri
     np.testing.assert_allclose(scores(f"combood({k}, ridge={ridge})", known, test), wanted, rtol=1e-3, atol=1e-3)
 
 
+def test_powers_are_those_that_scipy_finds_column_by_column() -> None:
+    rng = np.random.default_rng(0)
+    kinds = [rng.normal(size=400), rng.exponential(size=400), -rng.exponential(size=400), rng.standard_cauchy(400)]
+    kinds += [
+        np.maximum(rng.normal(size=400), 0),
+        np.eye(400)[0],
+        rng.integers(0, 2, 400),
+        np.exp(3 * rng.normal(size=400)),
+    ]
+    columns = np.column_stack([(column - column.mean()) / column.std() for column in kinds])
+    found = likeliest_powers(torch.from_numpy(columns)).numpy()
+    wanted = np.array([stats.yeojohnson(column)[1] for column in columns.T])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_combood_of_a_known_input_and_of_constant_features(known: offmap.Activations) -> None:
     wide = np.column_stack([known.features, np.ones(len(known))]).astype(np.float32)
     made = offmap.detector("combood(1)").fit(wide)
     assert np.isfinite(made.score(wide[:5])).all()
     assert np.isfinite(made.score(1e6 * wide[:5])).all()
+
+
+def test_combood_asks_for_as_many_inputs_as_neighbours() -> None:
+    with pytest.raises(InputError, match=r"combood\(50\): the bank holds 20 inputs; choose k at most 20"):
+        offmap.detector("combood(50)").fit(blobs(20))

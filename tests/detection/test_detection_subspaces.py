@@ -57,6 +57,16 @@ def test_the_bias_vanishes_at_the_origin() -> None:
     np.testing.assert_allclose(square.weight.double() @ origin(square) + square.bias, 0, atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(12, 30), (30, 12), (20, 20)])
+@pytest.mark.parametrize("rank", [0, 3, 12])
+def test_the_origin_is_that_of_the_pseudo_inverse(shape: tuple[int, int], rank: int) -> None:
+    rng = np.random.default_rng(rank)
+    weight = rng.normal(size=(shape[0], rank)) @ rng.normal(size=(rank, shape[1]))
+    bias = rng.normal(size=shape[0])
+    found = origin(TensorHead(torch.from_numpy(weight), torch.from_numpy(bias)))
+    np.testing.assert_allclose(found, -np.linalg.pinv(weight, rcond=1e-12) @ bias, rtol=1e-8, atol=1e-10)
+
+
 def test_dimensions() -> None:
     assert [default_dimension(width) for width in (1, 2, 5, 767, 768, 2047, 2048, 4096)] == [
         1, 1, 2, 383, 512, 512, 1000, 1000,

@@ -1,4 +1,4 @@
-"""Outlier detectors of scikit-learn on penultimate features: isolation forest, LOF, one-class SVM, Gaussian mixture.
+"""Outlier detectors of scikit-learn on penultimate features: isolation forest, LOF, one-class SVM.
 
 Each is fitted on a sample of known inputs, chosen by a seeded hash so that blocks and shards give the same sample. What
 is saved is tensors: the sample itself, from which an estimator is made again to the same bits, or the numbers that
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -259,98 +259,3 @@ class OCSVM(FromSample):
         support = ready["support"].double()
         parts = torch.split(block.features.double(), CHUNK)
         return torch.cat([log_kernel_sum(part, support, ready["log_weights"], self.gamma) for part in parts])
-
-
-def log_mixture(features: Tensor, log_weights: Tensor, means: Tensor, roots: Tensor) -> Tensor:
-    """Compute log Σ wₖ N(x; μₖ, Σₖ) with Σₖ⁻¹ = Rₖ Rₖᵀ, R upper triangular.
-
-    Parameters
-    ----------
-    features : Tensor of shape (n, d)
-        x.
-    log_weights : Tensor of shape (k,)
-        log w.
-    means : Tensor of shape (k, d)
-        μ.
-    roots : Tensor of shape (1 or k, d, d)
-        R, one for all components or one each.
-
-    Returns
-    -------
-    Tensor of shape (n,)
-        Log-likelihoods.
-
-    Examples
-    --------
-    >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
-    >>> zero = torch.zeros(1, 1, dtype=torch.float64)
-    >>> round(log_mixture(zero, zero[0], zero, one).item() + math.log(2 * math.pi) / 2, 12)
-    0.0
-    """
-    width = features.shape[1]
-    parts = []
-    for place, mean in enumerate(means):
-        root = roots[place if len(roots) > 1 else 0]
-        log_volume = torch.diagonal(root).log().sum() - width / 2 * math.log(2 * math.pi)
-        parts.append(log_volume - ((features - mean) @ root).square().sum(dim=1) / 2)
-    return torch.logsumexp(torch.stack(parts, dim=1) + log_weights, dim=1)
-
-
-@register
-class GMM(FromSample):
-    """The log-likelihood of features under a Gaussian mixture that needs no labels.
-
-    Parameters
-    ----------
-    components : int, default=10
-        How many Gaussians.
-    covariance : {"tied", "full"}, default="tied"
-        ``tied`` for one covariance of all components, as in Mahalanobis, which a few thousand inputs are enough for;
-        ``full`` for one each.
-    rows : int, default=10000
-        How many known inputs it is fitted on.
-    seed : int, default=0
-        Seed of the sample and of the start.
-
-    Notes
-    -----
-    A millionth of the mean variance of a feature is added to every variance, so that unused features do no harm.
-    """
-
-    name = "gmm"
-    paper = "Bishop, Pattern Recognition and Machine Learning, 2006, sec. 9.2"
-    shown = ("components",)
-
-    components: int = 10
-    covariance: Literal["tied", "full"] = "tied"
-    rows: int = 10_000
-    seed: int = 0
-
-    def check(self) -> None:
-        """Require at least one component."""
-        super().check()
-        self.number("components", 1, math.inf, "at least one Gaussian is needed")
-
-    def solve_sample(self, rows: Tensor) -> State:
-        """Return weights, means and the roots of the precisions."""
-        from sklearn.mixture import GaussianMixture
-
-        self.require_more_than(self.components, rows, f"{self.components} Gaussians")
-        sample = rows.double().numpy()
-        mixture = GaussianMixture(
-            self.components,
-            covariance_type=self.covariance,
-            reg_covar=max(1e-6 * float(sample.var(axis=0).mean()), 1e-12),
-            max_iter=300,
-            random_state=self.seed,
-        ).fit(sample)
-        roots = torch.from_numpy(mixture.precisions_cholesky_)
-        return {
-            "log_weights": torch.from_numpy(mixture.weights_).log(),
-            "means": torch.from_numpy(mixture.means_),
-            "roots": roots if roots.ndim == 3 else roots[None],
-        }
-
-    def score(self, block: ActivationBatch, ready: State) -> Tensor:
-        """Return the log-likelihood."""
-        return log_mixture(block.features.double(), ready["log_weights"], ready["means"], ready["roots"])

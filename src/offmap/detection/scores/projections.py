@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,8 +13,10 @@ from torch import Tensor
 from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
+from offmap.detection.scores.few_inputs import optimal_shrinkage, shrink
 from offmap.detection.scores.outliers import FromSample
 from offmap.detection.statistics import ClassMoments, Statistic
+from offmap.errors import OffmapWarning
 
 FLAT = 1e-10  # variance below this share of the largest is rounding in float32 features
 EDGE = 1e-9
@@ -148,10 +151,12 @@ class LODA(FromSample):
         return mean_log_density(block.features.double() @ ready["projections"], ready)
 
 
-def minor_components(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def minor_components(covariance: Tensor, count: int, freedom: float = math.inf) -> tuple[Tensor, Tensor]:
     """Find the directions of least variance of standardised features, and R with yᵢ²/λᵢ the squares of z R.
 
-    Features and directions without variance are left out: there is no scale to judge them by.
+    Features and directions without variance are left out: there is no scale to judge them by. But where there are fewer
+    independent inputs than features, directions have none for lack of inputs, and what is left are those in
+    which the known inputs differ most: then the correlations are shrunk, and all directions without variance count.
 
     Parameters
     ----------
@@ -159,6 +164,8 @@ def minor_components(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
         Covariance of the features.
     count : int
         How many directions, at most.
+    freedom : float, default=inf
+        How many independent differences the covariance was estimated from.
 
     Returns
     -------
@@ -172,6 +179,9 @@ def minor_components(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
     deviations = torch.where(constant, torch.inf, variances.sqrt())
     correlation = covariance / deviations[:, None] / deviations[None, :]
     values, vectors = torch.linalg.eigh(correlation)
+    if 0 < freedom < len(covariance):  # eigenvectors stay those of the correlations, also where all is shrunk
+        values = torch.diagonal(shrink(torch.diag(values.clamp(min=0)), optimal_shrinkage(correlation, freedom)))
+        count = max(count, len(covariance) - round(freedom))
     kept = torch.nonzero(values > FLAT * values.abs().max()).reshape(-1)[:count]
     return deviations, vectors[:, kept] / values[kept].sqrt()
 
@@ -179,6 +189,9 @@ def minor_components(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
 @register
 class PCA(Score):
     """Minus how far an input goes in the directions in which known features vary least: Σ yᵢ²/λᵢ.
+
+    With fewer inputs than features the correlations are shrunk (Chen et al. 2010), with a warning, and directions that
+    no known input takes count too.
 
     Parameters
     ----------
@@ -209,7 +222,15 @@ class PCA(Score):
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return the mean and the directions, scaled by their deviations."""
         moments = statistics["moments"]
-        deviations, root = minor_components(moments.covariance().cpu(), self.components)
+        freedom, width = float(moments.counts.sum()) - 1, moments.means.shape[1]
+        if freedom < width:
+            warnings.warn(
+                f"{self}: {freedom + 1:.0f} inputs are few for the correlations of {width} features; they are shrunk "
+                f"towards none, and directions that no known input takes count too. Give more than {width} inputs",
+                OffmapWarning,
+                stacklevel=2,
+            )
+        deviations, root = minor_components(moments.covariance().cpu(), self.components, freedom)
         return {"mean": moments.mean.cpu(), "root": root / deviations[:, None]}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
