@@ -281,7 +281,8 @@ def speed() -> dict[str, Any]:
 
 
 @states(
-    "Of the twelve, offmap takes less CPU time for nine, for `fdbd` and `dice` 66 and 32 times less, and `energy` is level."
+    "Of the twelve, offmap takes less CPU time for nine, for `fdbd` and `dice` 66 and 32 times less, and `energy` is "
+    "level."
 )
 def _quicker() -> bool:
     ratios = {name: found["ratio_of_cpu_time"] for name, found in speed()["methods"].items()}
