@@ -105,7 +105,10 @@ def mass_ratio(features: Tensor, percentile: float) -> Tensor:
     tensor([[1.4286]])
     """
     positive = features.clamp(min=0)
-    top = top_sum(positive, _kept(features, percentile))
+    return _relative_mass(positive, top_sum(positive, _kept(features, percentile)))
+
+
+def _relative_mass(positive: Tensor, top: Tensor) -> Tensor:
     ratio = positive.sum(dim=1, keepdim=True) / top
     return torch.where(top > 0, ratio, torch.ones_like(ratio))
 
@@ -164,7 +167,8 @@ class ASHS(_ByPercentile):
     def shape(self, block: ActivationBatch, ready: object) -> ActivationBatch:
         """Prune and scale."""
         pruned = prune(block.features, self.percentile)
-        return block.with_features(pruned * mass_ratio(block.features, self.percentile).exp())
+        top = pruned.clamp(min=0).sum(dim=1, keepdim=True)  # the largest ones are found already
+        return block.with_features(pruned * _relative_mass(block.features.clamp(min=0), top).exp())
 
 
 @register
