@@ -175,7 +175,7 @@ def topics_table() -> str:
 
 def tuned_scope_text() -> str:
     """Out-of-scope queries with a fine-tuned encoder, beside the frozen one on the same draw."""
-    run = read("text_finetune")["oos"]["clinc150"]["1.0"]["0"]
+    run = read("text_finetune")["oos"]["clinc150"]["small"]["0"]
 
     def show(kind: str) -> str:
         guard, auto = (f"{run[kind][one]['fpr95']:.1f} / {run[kind][one]['auroc']:.1f}" for one in ("guard", "auto"))
