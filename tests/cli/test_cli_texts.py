@@ -226,6 +226,17 @@ def test_rows_that_were_extracted_are_scored_and_grouped_with_their_texts(
     assert (refused.exit_code, "rows of another encoder" in refused.stderr) == (1, True)
 
 
+def test_long_and_odd_texts_are_printed_on_one_line_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(folder, "guard", "--texts", "known.csv", "--text-column", "question", "--label-column", "topic",
+        "--detector", "knn(3)", "--out", "shown", *ENCODER, monkeypatch=monkeypatch)  # fmt: skip
+    odd = ["repay loan early " * 500, "lost card\nplease \x1b[31m now", "💳 card \u202e كيف"]
+    (folder / "odd.jsonl").write_text("".join(json.dumps(text) + "\n" for text in odd))
+    said = run(folder, "score", "shown/guard.offmap", "odd.jsonl", *ENCODER, monkeypatch=monkeypatch).splitlines()
+    assert len(said) == 5  # a summary, the header, three texts
+    assert max(map(len, said)) < 300
+    assert not any("\x1b" in line for line in said)
+
+
 def test_only_a_guard_or_a_scope_is_scored_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = ("--text-column", "question", "--label-column", "topic")
     run(folder, "discover", "mixed.csv", *columns, "--k", "3", *ENCODER, "--save", "groups.offmap",

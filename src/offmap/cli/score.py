@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from unicodedata import category
 
 import typer
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from offmap.deploy import Scope
 
 SHOWN = 20  # so many inputs are printed one by one when no file is named
+WIDTH = 60  # characters of a text that are printed
 
 
 @with_inputs
@@ -129,11 +131,19 @@ def _rows(columns: dict[str, Any]) -> list[str]:
     """A few inputs, one on each line."""
     shown = {name: column for name, column in columns.items() if name != "predicted"}
     texts = [
-        [f"{value:.4g}" if isinstance(value, float) else str(value) for value in column] for column in shown.values()
+        [f"{value:.4g}" if isinstance(value, float) else _tidy(str(value)) for value in column]
+        for column in shown.values()
     ]
     widths = [max(map(len, [name, *column])) for name, column in zip(shown, texts, strict=True)]
     lines = [list(shown), *map(list, zip(*texts, strict=True))]
     return ["  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _tidy(text: str) -> str:
+    """Bring a text to one short line without control characters, which a terminal would obey."""
+    from offmap.report.cells import shorten
+
+    return shorten("".join(" " if category(character) == "Cc" else character for character in text), WIDTH)
 
 
 def _judge(guard: Any, acts: Any, fdr: float | None, stream: bool) -> Any:
