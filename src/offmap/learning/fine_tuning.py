@@ -12,10 +12,11 @@ from offmap.discovery.inputs import read_labels
 from offmap.errors import InputError
 from offmap.learning.learn import learn
 from offmap.models import load_bert
-from offmap.models.bert_weights import FILES
+from offmap.models.bert_weights import FILES, find_folder
 from offmap.store import check_replaceable
 from offmap.text import TextEncoder
 from offmap.text.packaged import DEFAULT
+from offmap.text.trained_texts import TRAINED_TEXTS, read_trained_texts, write_trained_texts
 
 FEWEST = 2  # classes, and texts of a class that can be compared with one another
 SETTINGS: dict[str, Any] = {
@@ -54,6 +55,7 @@ def fine_tune(
         Class numbers with -1 where there is none, or names with `None`.
     out : path
         A folder for the encoder, as sentence-transformers writes it; one that was fine-tuned there before is replaced.
+        Digests of the labelled texts are kept in it, so that `offmap.guard` sets no threshold on them.
     source : str or path, default "minilm"
         What to start from, as `offmap.models.load_bert` takes it.
     trained : int, optional
@@ -87,7 +89,7 @@ def fine_tune(
         raise InputError(
             f"fine_tune: {len(usable)} classes with two labelled texts or more; at least two such classes are needed"
         )
-    check_replaceable(out, FILES)  # before the training, not after it
+    check_replaceable(out, (*FILES, TRAINED_TEXTS))  # before the training, not after it
     own = np.flatnonzero(np.isin(known.codes, usable))
     model = learn(
         [texts[int(row)] for row in own],
@@ -99,4 +101,5 @@ def fine_tune(
         progress=progress,
         **{**SETTINGS, **({} if trained else {"keep": BLOCKS}), **settings},
     )
-    return TextEncoder(model.save_encoder(out))
+    trained_on = write_trained_texts((texts[int(row)] for row in own), read_trained_texts(find_folder(source)))
+    return TextEncoder(model.save_encoder(out, {TRAINED_TEXTS: trained_on}))
