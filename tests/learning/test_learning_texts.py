@@ -175,6 +175,10 @@ def test_an_encoder_knows_what_it_was_fine_tuned_on(encoder, tmp_path: Path) -> 
     fine_tune(texts, parts[1], tmp_path / "first", start, **settings)  # takes the place of the one before, file and all
     save_bert(encoder(None), tmp_path / "first")
     assert not offmap.TextEncoder(tmp_path / "first").was_trained_on(texts).any()
+    third = fine_tune(texts, truth, tmp_path / "third", start, aside=0.4, **settings)
+    assert np.bincount(truth[third.was_trained_on(texts)]).tolist() == [7] * (max(truth) + 1)  # of twelve
+    with pytest.raises(InputError, match="aside=1"):
+        fine_tune(texts, truth, tmp_path / "third", start, aside=1)
     for damage in ("[", "{}", "[1]"):
         (tmp_path / "second" / "fine_tuned_on.json").write_text(damage)
         with pytest.raises(StoreError, match="fine-tune the encoder again, or remove this file"):

@@ -193,7 +193,7 @@ def warn_of_trained(encoder: TextEncoder, texts: Sequence[str]) -> None:
         message = (
             f"{n} of the {len(texts)} texts that set and check the threshold are among those that the encoder was "
             "fine-tuned on. It knows these too well, so more known texts than promised will be called unknown; give "
-            "known texts that it was not fine-tuned on, as held_out or with --held-out"
+            "known texts that it was not fine-tuned on, as held_out or with --held-out, or fine-tune with --aside 0.4"
         )
         warnings.warn(message, OffmapWarning, stacklevel=3)
 
