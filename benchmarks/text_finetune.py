@@ -49,6 +49,7 @@ from text import (
 RESULTS = Path(__file__).parent / "results" / "text_finetune.json"
 SIZES = {"small": 50, "full": 100}  # training queries of each intent
 SCOPE_METHODS = (GUARD, "auto")
+LARGEST = 20_000  # labelled queries times epochs, where --epochs says how many: more take too long on one core
 TIMED = 320  # queries of the measurement of speed
 SPEED = 1.0  # share of known intents
 
@@ -66,7 +67,7 @@ def tune(
     With `labelled_only`, training queries without a label stay zeros, where nothing reads them.
     """
     start = time.process_time()
-    settings = {} if options.epochs is None else {"epochs": options.epochs}
+    settings = {} if options.epochs is None else {"epochs": limit_epochs(options.epochs, labels)}
     with tempfile.TemporaryDirectory() as made:
         encoder = fine_tune(read(name, "train"), labels, made, trained=options.trained, progress=False, **settings)
         seconds = time.process_time() - start
@@ -80,6 +81,17 @@ def tune(
         return found, seconds
 
 
+def describe(labels: np.ndarray, seconds: float, options: argparse.Namespace) -> dict[str, Any]:
+    """What a result says of its fine-tuning."""
+    epochs = SETTINGS["epochs"] if options.epochs is None else limit_epochs(options.epochs, labels)
+    return {"cpu_seconds": seconds, "labelled": int((labels >= 0).sum()), "epochs": epochs}
+
+
+def limit_epochs(asked: int, labels: np.ndarray) -> int:
+    """As many epochs as were asked for, or one where that would be more than `LARGEST` queries."""
+    return asked if asked * int((labels >= 0).sum()) <= LARGEST else 1
+
+
 def find_intents(name: str, ratio: float, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """`learn` on frozen and on tuned rows."""
     frozen = load(name)
@@ -87,7 +99,7 @@ def find_intents(name: str, ratio: float, seed: int, options: argparse.Namespace
     labels, classes = new_intent_labels(truth, ratio, seed)
     aside = held_out(frozen) if options.validate else "test"
     tuned, seconds = tune(name, labels, frozen, ("train", aside), options)
-    found: dict[str, Any] = {"cpu_seconds": seconds, "labelled": int((labels >= 0).sum())}
+    found: dict[str, Any] = describe(labels, seconds, options)
     counts = {"given": int(truth.max()) + 1, "estimated": None}
     for kind, data in [("tuned", tuned)] + [("frozen", frozen)] * options.frozen:
         for given in options.counts:
@@ -102,7 +114,7 @@ def detect_open(name: str, ratio: float, seed: int, options: argparse.Namespace)
     truth = frozen["train"][1]
     labels = np.where(np.isin(truth, choose(truth, ratio, seed)), truth, -1)
     tuned, seconds = tune(name, labels, frozen, list(frozen), options, labelled_only=True)
-    found: dict[str, Any] = {"cpu_seconds": seconds, "labelled": int((labels >= 0).sum())}
+    found: dict[str, Any] = describe(labels, seconds, options)
     found["tuned"] = measure_open(tuned, ratio, seed, (GUARD,))
     if options.frozen:
         found["frozen"] = measure_open(frozen, ratio, seed, (GUARD,))
@@ -119,8 +131,11 @@ def detect_scope(name: str, variant: str, seed: int, options: argparse.Namespace
     labels[places] = truth[places]
     pair = ("val", "oos_val") if options.validate else ("test", "oos_test")
     tuned, seconds = tune(name, labels, frozen, ("train", *pair), options, labelled_only=True)
-    found: dict[str, Any] = {"cpu_seconds": seconds, "labelled": len(places)}
-    for kind, data in [("tuned", tuned)] + [("frozen", frozen)] * options.frozen:
+    found: dict[str, Any] = describe(labels, seconds, options)
+    measured = [("tuned", tuned)]
+    if options.frozen and variant != "full":  # of which there is one, and text.json has it
+        measured.append(("frozen", frozen))
+    for kind, data in measured:
         sets = (data[split] for split in pair)
         found[kind] = measure_scope(data["train"][0][places], truth[places], *sets, SCOPE_METHODS)
     return found
@@ -157,7 +172,7 @@ def main() -> None:
     parser.add_argument("--counts", nargs="+", default=["given"])
     parser.add_argument("--variants", nargs="+", default=list(SIZES), choices=SIZES, help="of `oos`")
     parser.add_argument("--no-frozen", action="store_false", dest="frozen", help="leave out `learn` on frozen rows")
-    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--epochs", type=int, help=f"one where that would be more than {LARGEST} labelled queries")
     parser.add_argument("--trained", type=int)
     parser.add_argument("--threads", type=int, default=1, help="of `speed`")
     parser.add_argument("--validate", action="store_true")
@@ -170,8 +185,6 @@ def main() -> None:
             if kept.holds(RESULTS, keys) and not options.validate:
                 continue
             found = PARTS[part](name, kind, seed, options)
-            if part != "speed":
-                found["epochs"] = options.epochs or SETTINGS["epochs"]
             if not options.validate:
                 kept.add(RESULTS, kept.nest(keys, found))
             print(" ".join(keys), found, flush=True)

@@ -179,6 +179,8 @@ def tuned_scope_table() -> str:
     for variant, runs in sorted(read("text_finetune")["oos"]["clinc150"].items()):
         for kind, shown in (("tuned", "fine-tuned"), ("frozen", "frozen")):
             each = [run[kind] for run in runs.values() if kind in run]
+            if variant == "full" and kind == "frozen":
+                each = list(read("text")["oos"]["full"].values())
             cells = [
                 variant,
                 shown,
