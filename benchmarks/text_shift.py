@@ -1,14 +1,14 @@
 """Whether a guard's promise holds for validation and test queries, and for whom it was made: queries drawn alike.
 
-    OFFMAP_DATA=/path/to/data python benchmarks/text_shift.py [--sets …] [--draws 20]
+    OFFMAP_DATA=/path/to/data python benchmarks/text_shift.py [few|all|tuned …] [--sets …] [--draws 20]
 
 `offmap guard --texts` on the training queries of eight intents drawn at random, and of all intents; the share that it
 flags, at a `tpr` of 0.95, of the training queries that it sets aside to check itself, of validation and of test
 queries. Then the same after all queries of these intents were thrown together and dealt out anew: what is left of a
 difference there would be a fault of the guard, what is gone was a difference of the data. Embeddings are those of
 the data folder. Last, one draw of eight intents with an encoder that was fine-tuned before: on all of the training
-queries, so that the threshold is set on such, and on half of them, where the guard sets the others aside. Results go to
-``results/text_shift.json``: means over draws with their standard errors.
+queries for two epochs, so that the threshold is set on such, and on half of them, where the guard sets the others
+aside. Results go to ``results/text_shift.json``: means over draws with their standard errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from text import SETS, held_out, load, percent, read
 RESULTS = Path(__file__).parent / "results" / "text_shift.json"
 INTENTS = 8
 DRAWS_OF_ALL = 2  # of the division into fitted, calibrated and checked
+EPOCHS = 2
 PARTS = ("checked", "validation", "test")
 
 Split = tuple[list[str], np.ndarray]
@@ -93,7 +94,7 @@ def measure_tuned(name: str) -> dict[str, Any]:
         given = np.where(np.arange(len(texts)) % step == 0, labels, -1)
         with tempfile.TemporaryDirectory() as made, warnings.catch_warnings():
             warnings.simplefilter("ignore", OffmapWarning)  # that the threshold is set on texts of the fine-tuning
-            encoder = fine_tune(texts, given, made, progress=False)
+            encoder = fine_tune(texts, given, made, progress=False, epochs=EPOCHS)
             found[kind] = dict(zip(PARTS, map(percent, flag(splits, encoder, 0)), strict=True))
     return found
 
@@ -113,20 +114,20 @@ def summarise(shares: list[list[float]]) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=["few", "all", "tuned"])
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--draws", type=int, default=20)
     options = parser.parse_args()
-    for name in options.sets:
-        for n_intents, draws in ((INTENTS, options.draws), (None, DRAWS_OF_ALL)):
-            keys = [name, str(n_intents or "all")]
-            if not kept.holds(RESULTS, keys):
-                found = measure(name, n_intents, draws)
-                kept.add(RESULTS, kept.nest(keys, found))
-                print(" ".join(keys), found, flush=True)
-        if not kept.holds(RESULTS, [name, "fine-tuned"]):
-            tuned = measure_tuned(name)
-            kept.add(RESULTS, {name: {"fine-tuned": tuned}})
-            print(name, tuned, flush=True)
+    parts: dict[str, Callable[[str], dict[str, Any]]] = {
+        "few": lambda name: measure(name, INTENTS, options.draws),
+        "all": lambda name: measure(name, None, DRAWS_OF_ALL),
+        "tuned": measure_tuned,
+    }
+    for name, part in ((name, part) for name in options.sets for part in options.parts):
+        if not kept.holds(RESULTS, [name, part]):
+            found = parts[part](name)
+            kept.add(RESULTS, {name: {part: found}})
+            print(name, part, found, flush=True)
 
 
 if __name__ == "__main__":

@@ -227,25 +227,18 @@ def training_text() -> str:
     )
 
 
-def shift_text() -> str:
+def shift_table() -> str:
     """Known queries that a guard flags: of its own held-out ones, and of the set's validation and test queries."""
-    found = read("text_shift")["clinc150"]
-
-    def show(run: dict[str, Any]) -> str:
-        own, held, test = (run[part]["mean"] for part in ("checked", "validation", "test"))
-        return f"{own:.1f} % of those, {held:.1f} % of validation and {test:.1f} % of test queries"
-
-    few, every, tuned = found["8"], found["all"], found["fine-tuned"]
-    own, seen = tuned["fine-tuned on half"], tuned["fine-tuned on all"]
-    return (
-        f"Eight intents, {few['draws']} draws: {show(few['as they are'])} (up to"
-        f" {few['as they are']['test']['most']:.1f} % in one draw); all intents: {show(every['as they are'])}.\n"
-        f"All queries thrown together and dealt out anew: {show(few['dealt anew'])}, and"
-        f" {show(every['dealt anew'])}.\n"
-        f"Eight intents, one draw, the encoder fine-tuned on half of the training queries: {own['checked']:.1f} % of"
-        f" the training queries that were set aside and {own['test']:.1f} % of test queries;\n"
-        f"on all of them, against the warning: {seen['checked']:.1f} % and {seen['test']:.1f} %."
-    )
+    parts, rows = ("checked", "validation", "test"), []
+    for name, found in read("text_shift").items():
+        for part, shown in (("few", "eight intents"), ("all", "all intents")):
+            for kind in ("as they are", "dealt anew") if part in found else ():
+                run = found[part][kind]
+                cells = [f"{run[one]['mean']:.1f} ± {run[one]['error']:.1f} ({run[one]['most']:.1f})" for one in parts]
+                rows.append([f"{SETS[name]}, {shown}, {kind}", str(found[part]["draws"]), *cells])
+        for kind, run in found.get("tuned", {}).items():
+            rows.append([f"{SETS[name]}, eight intents, {kind}", "1", *(f"{run[one]:.1f}" for one in parts)])
+    return table(["queries", "draws", "set aside by the guard", "validation", "test"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -255,12 +248,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "out-of-scope": oos_table,
     "new-intents": new_table,
     "rostd": rostd_table,
+    "shift": shift_table,
     "topics": topics_table,
     "thresholds": threshold_table,
 }
 TEXTS: dict[str, Callable[[], str]] = {
     "latency": latency_text,
-    "shift": shift_text,
     "training": training_text,
 }
 
