@@ -245,7 +245,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     _sync_folder(file.parent)
 
 
-def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
+def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes], replaced: Iterable[str] = ()) -> None:
     """Write a folder of files beside `path` and rename it into place, so that files of two writings never mix.
 
     Parameters
@@ -254,6 +254,8 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> No
         The folder. One that holds other files than `files` names is refused, as it would be replaced whole.
     files : mapping of str to bytes
         Contents by their names inside the folder, such as ``"part/config.json"``.
+    replaced : iterable of str
+        Names of further files that an earlier writing may have left there, and that go with it.
 
     Raises
     ------
@@ -269,7 +271,7 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> No
     >>> (folder / "part" / "b.json").read_text()
     '[]'
     """
-    check_replaceable(path, files)
+    check_replaceable(path, (*files, *replaced))
     target = Path(path).absolute()
     temporary, old = (target.with_name(f".{target.name}.{part}{os.getpid()}") for part in ("new", "old"))
     try:

@@ -21,7 +21,7 @@ from offmap.errors import InputError, StoreError
 from offmap.models import save_bert
 from offmap.models.bert import BertEncoder
 from offmap.openworld import Deployment
-from offmap.text import TextEncoder
+from offmap.text import TextEncoder, extract_texts
 from text_kit import FOREIGN, encode_words, known_texts, make_tokenizer
 
 ENCODER = ("--encoder", "text_kit:encode_words")
@@ -205,6 +205,45 @@ def test_finetune_makes_an_encoder_for_the_other_commands(
 def test_extract_keeps_the_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(folder, "extract", "foreign.txt", "--to", "acts", *ENCODER, monkeypatch=monkeypatch)
     assert json.loads((folder / "acts" / "texts.jsonl").read_text().splitlines()[0]) == FOREIGN[0]
+
+
+def test_rows_that_were_extracted_are_scored_and_grouped_with_their_texts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = ("--text-column", "question", "--label-column", "topic")
+    run(folder, "guard", "--texts", "known.csv", *columns, "--detector", "knn(3)", "--out", "kept", *ENCODER,
+        monkeypatch=monkeypatch)  # fmt: skip
+    (folder / "plain.txt").write_text("\n".join(known_texts(20)[0]))
+    run(folder, "extract", "plain.txt", "--to", "rows", *ENCODER, monkeypatch=monkeypatch)
+    for source, out in (("plain.txt", "from-texts.csv"), ("rows", "from-rows.csv")):
+        run(folder, "score", "kept/guard.offmap", source, *ENCODER, "--out", out, monkeypatch=monkeypatch)
+    assert (folder / "from-rows.csv").read_text() == (folder / "from-texts.csv").read_text()
+    found = run(folder, "discover", "rows", "--k", "3", "--out", "groups.csv", monkeypatch=monkeypatch)
+    assert "loan" in found  # named by keywords
+    assert (folder / "groups.csv").read_text().startswith("text,class,")
+    extract_texts(TextEncoder(encode_backwards), FOREIGN, folder / "other")
+    refused = CliRunner().invoke(app, ["score", "kept/guard.offmap", "other", *ENCODER])
+    assert (refused.exit_code, "rows of another encoder" in refused.stderr) == (1, True)
+
+
+def test_long_and_odd_texts_are_printed_on_one_line_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(folder, "guard", "--texts", "known.csv", "--text-column", "question", "--label-column", "topic",
+        "--detector", "knn(3)", "--out", "shown", *ENCODER, monkeypatch=monkeypatch)  # fmt: skip
+    odd = ["repay loan early " * 500, "lost card\nplease \x1b[31m now", "💳 card \u202e كيف"]
+    (folder / "odd.jsonl").write_text("".join(json.dumps(text) + "\n" for text in odd))
+    said = run(folder, "score", "shown/guard.offmap", "odd.jsonl", *ENCODER, monkeypatch=monkeypatch).splitlines()
+    assert len(said) == 5  # a summary, the header, three texts
+    assert max(map(len, said)) < 300
+    assert not any("\x1b" in line for line in said)
+
+
+def test_only_a_guard_or_a_scope_is_scored_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = ("--text-column", "question", "--label-column", "topic")
+    run(folder, "discover", "mixed.csv", *columns, "--k", "3", *ENCODER, "--save", "groups.offmap",
+        monkeypatch=monkeypatch)  # fmt: skip
+    for command in (["score", "groups.offmap", "test.csv"], ["recalibrate", "groups.offmap", "test.csv", "--out", "x"]):
+        done = CliRunner().invoke(app, command)
+        assert (done.exit_code, "a guard from offmap fit or offmap guard is needed" in done.stderr) == (1, True)
 
 
 def test_refusals_are_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

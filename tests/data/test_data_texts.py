@@ -26,7 +26,9 @@ def test_every_format_gives_the_same_texts(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n\n")
     columns: Any = {"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS], "n": [1.0, 2.0, 3.0]}
     write_table(tmp_path / "a.parquet", columns)
-    for name in ("a.csv", "a.tsv", "a.jsonl", "a.parquet"):
+    (tmp_path / "b.csv").write_text((tmp_path / "a.tsv").read_text().replace("\t", ";"))  # as some spreadsheets do
+    (tmp_path / "c.csv").write_text((tmp_path / "a.tsv").read_text())
+    for name in ("b.csv", "c.csv", "a.csv", "a.tsv", "a.jsonl", "a.parquet"):
         found = read_texts(tmp_path / name)
         assert found == Texts([text for text, _ in ROWS], ["card", "account", None]), name
         assert holds_texts(tmp_path / name) == (name != "a.parquet")
@@ -77,6 +79,7 @@ def test_a_field_longer_than_the_csv_module_takes(tmp_path: Path) -> None:
         ("a.csv", "text,label\nfine,y\n,z\n", {}, "text 2 is empty"),
         ("a.csv", "text,label\nwell, no,y\n", {}, "row 2 has not as many fields as the header"),
         ("a.csv", 'text,label\n"open,y\n', {}, "is not CSV"),
+        ("a.csv", "text;label\nwell; no;y\n", {}, "fields as the header; texts with semicolons need quotes"),
         ("a.csv", "text,label\n", {}, "there are no texts in it"),
         ("a.txt", "\n\n", {}, "there are no texts in it"),
         ("a.txt", "x\n", {"text_column": "text"}, "columns are read from .csv"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 import sys
 import threading
@@ -91,6 +92,15 @@ def test_the_command_line_makes_and_asks_a_scope(tmp_path: Path, monkeypatch: py
     assert json.loads(done.stdout)["scope"] == "scope.offmap"
     done = CliRunner().invoke(app, ["scope", "check", "scope.offmap", "repay loan early why", FOREIGN[0], *encoder])
     assert [line.partition(" (")[0] for line in done.stdout.splitlines()] == ["on topic", "off topic"]
+    (tmp_path / "asked.csv").write_text(f"id,text\n7,repay loan early why\n8,{FOREIGN[0]}\n")
+    done = CliRunner().invoke(app, ["score", "scope.offmap", "asked.csv", *encoder, "--out", "said.csv", "--json"])
+    assert (json.loads(done.stdout)["inputs"], json.loads(done.stdout)["unknown"]) == (2, 1)
+    with (tmp_path / "said.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["id"], row["known"]) for row in rows] == [("7", "true"), ("8", "false")]
+    assert set(rows[0]) == {"text", "id", "known", "p_value", "score", "nearest"}
+    done = CliRunner().invoke(app, ["score", "scope.offmap", "asked.csv", *encoder, "--fdr", "0.1"])
+    assert (done.exit_code, "a scope judges each text by itself" in done.stderr) == (1, True)
     done = CliRunner().invoke(app, ["scope", "fit", "nowhere.txt", *encoder])
     assert (done.exit_code, "no such file" in done.stderr) == (1, True)
 

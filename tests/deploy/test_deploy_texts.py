@@ -14,10 +14,10 @@ from sklearn.metrics import log_loss
 import offmap
 from offmap.activations import Head
 from offmap.data import Texts
-from offmap.deploy import build_guard, write_guard
+from offmap.deploy import build_guard, fit_scope, write_guard
 from offmap.deploy.text_head import STRENGTHS, fit_strengths, train_head
 from offmap.deploy.texts import DETECTOR, TextReader, prepare_texts
-from offmap.errors import InputError, StoreError
+from offmap.errors import InputError, OffmapWarning, StoreError
 from offmap.openworld import Deployment
 from offmap.openworld.learners import linear_head
 from text_kit import FOREIGN, encode_words, known_texts
@@ -35,6 +35,32 @@ def test_the_detector_of_texts_follows_from_their_labels() -> None:
     assert not guarded.verdicts(FOREIGN, "texts").known.any()
     assert prepare_texts(ENCODER, texts).detector == "auto"
     assert prepare_texts(ENCODER, (texts, labels)).detector == DETECTOR
+
+
+def trained_on(some: list[str]) -> offmap.TextEncoder:
+    """An encoder that says that it was fine-tuned on these texts."""
+    made = offmap.TextEncoder(encode_words)
+    made.was_trained_on = lambda texts: np.array([text in some for text in texts], bool)  # type: ignore[method-assign]
+    return made
+
+
+def test_no_threshold_is_set_on_texts_that_the_encoder_was_fine_tuned_on() -> None:
+    pairs = list(dict(zip(*known_texts(64), strict=True)).items())
+    texts, labels = [text for text, _ in pairs], [label for _, label in pairs]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OffmapWarning)
+        for seen in (texts[::2], [text for place, text in enumerate(texts) if place % 3]):
+            found = prepare_texts(trained_on(seen), (texts, labels))
+            assert not set(found.held_out_texts) & set(seen)
+            assert len(found.known) + len(found.held_out) == len(texts)
+            assert len(found.held_out) == min(len(texts) - round(0.6 * len(texts)), len(texts) - len(seen))
+    with pytest.warns(OffmapWarning, match="fine-tuned on.*--held-out"):
+        found = prepare_texts(trained_on(texts[:-10]), (texts, labels))
+    assert len(found.held_out) == len(texts) - round(0.6 * len(texts))  # ten are too few to go by
+    with pytest.warns(OffmapWarning, match="3 of the 20 texts that set and check"):
+        prepare_texts(trained_on(texts[:23]), (texts, labels), held_out=texts[20:40])
+    with pytest.warns(OffmapWarning, match="fine-tuned on"):
+        fit_scope(texts, tpr=0.9, encoder=trained_on(texts))
 
 
 def test_labelled_texts_give_a_classifier_with_a_guard(tmp_path: Path) -> None:

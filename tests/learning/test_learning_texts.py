@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import offmap
-from offmap.errors import InputError
+from offmap.errors import InputError, StoreError
 from offmap.learning import fine_tune, learn
 from offmap.metrics.clustering import open_world_accuracy
 from offmap.models import load_bert, save_bert
@@ -157,3 +157,29 @@ def test_fine_tune_reads_labelled_texts_and_brings_classes_together(encoder, tmp
     assert partly.fingerprint() != tuned.fingerprint()
     with pytest.raises(InputError, match="at least two such classes"):
         fine_tune(texts, ["a", "b", "b", *[None] * 45], tmp_path, start)
+
+
+def test_an_encoder_knows_what_it_was_fine_tuned_on(encoder, tmp_path: Path) -> None:
+    texts, truth = sentences(12, seed=0)
+    start = save_bert(encoder(None), tmp_path / "start")
+    assert not offmap.TextEncoder(start).was_trained_on(texts).any()
+    parts = [[str(topic) if place % 4 == part else None for place, topic in enumerate(truth)] for part in (0, 1)]
+    settings = {"epochs": 1, "progress": False}
+    first = fine_tune(texts, parts[0], tmp_path / "first", start, **settings)
+    twice = {text for text, label in zip(texts, parts[0], strict=True) if label}
+    assert first.was_trained_on(texts).tolist() == [text in twice for text in texts]
+    assert texts[0] not in (tmp_path / "first" / "fine_tuned_on.json").read_text()
+    second = fine_tune(texts, parts[1], tmp_path / "second", tmp_path / "first", **settings)
+    twice |= {text for text, label in zip(texts, parts[1], strict=True) if label}
+    assert second.was_trained_on(texts).tolist() == [text in twice for text in texts]
+    fine_tune(texts, parts[1], tmp_path / "first", start, **settings)  # takes the place of the one before, file and all
+    save_bert(encoder(None), tmp_path / "first")
+    assert not offmap.TextEncoder(tmp_path / "first").was_trained_on(texts).any()
+    third = fine_tune(texts, truth, tmp_path / "third", start, aside=0.4, **settings)
+    assert np.bincount(truth[third.was_trained_on(texts)]).tolist() == [7] * (max(truth) + 1)  # of twelve
+    with pytest.raises(InputError, match="aside=1"):
+        fine_tune(texts, truth, tmp_path / "third", start, aside=1)
+    for damage in ("[", "{}", "[1]"):
+        (tmp_path / "second" / "fine_tuned_on.json").write_text(damage)
+        with pytest.raises(StoreError, match="fine-tune the encoder again, or remove this file"):
+            second.was_trained_on(texts)

@@ -9,7 +9,7 @@ import pytest
 
 from offmap import Activations, TextEncoder
 from offmap.errors import InputError, StoreError
-from offmap.text import extract_texts, read_extracted_texts
+from offmap.text import extract_texts, read_extracted_texts, read_extraction
 
 TEXTS = [f"text number {n} ✓" for n in range(10)]
 
@@ -54,5 +54,14 @@ def test_other_texts_labels_or_encoders_are_refused(tmp_path: Path) -> None:
         extract_texts(encoder, [*TEXTS[:-1], "another"], tmp_path / "out")
     with pytest.raises(StoreError, match="another network"):
         extract_texts(TextEncoder(lambda texts: [[1.0, 2.0]] * len(texts)), TEXTS, tmp_path / "out")
+    assert np.array_equal(read_extraction(tmp_path / "out", encoder).features, encoder.encode(TEXTS))
+    with pytest.raises(StoreError, match="rows of another encoder"):
+        read_extraction(tmp_path / "out", TextEncoder(lambda texts: [[1.0, 2.0]] * len(texts)))
+    with pytest.raises(StoreError, match="nothing that says which"):
+        read_extraction(tmp_path, encoder)
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "extraction.journal").write_bytes(b"3507a5c0 {\n")
+    with pytest.raises(StoreError, match="damaged"):
+        read_extraction(tmp_path / "torn", encoder)
     with pytest.raises(InputError, match="1 labels for 10 texts"):
         extract_texts(encoder, TEXTS, tmp_path / "new", [1])

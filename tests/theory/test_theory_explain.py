@@ -87,6 +87,11 @@ def test_explain_says_what_can_be_said():
     assert str(explain(known, unknown)) == str(found)
 
 
+def test_too_few_inputs_are_called_so():
+    acts = offmap.Activations(np.eye(2, 5), labels=np.arange(2))
+    assert "give more of them" in str(explain(acts))
+
+
 def test_methods_are_ranked_by_the_trials_of_auto():
     known, unknown = world()
     found = explain(known, unknown, seed=1)

@@ -57,28 +57,9 @@ def discover(
     check_file(save)
     if k != "auto" and not k.isdigit():
         raise InputError(f"--k {k}: a whole number or auto is needed")
-    named: dict[str, Any] = {}
-    items: Any = None if texts is None else files.read_texts(texts).texts
-    own: Any
-    if inputs.is_text(data):
-        read = inputs.texts().read_texts(data)
-        items, own = read.texts, read.labels
-        named = read.named()
-        features: Any = inputs.text_encoder().encode(read.texts)
-    elif inputs.model is not None:
-        batches = inputs.batches(data)
-        features = inputs.network().extract(batches, device=inputs.device).features
-        own = _named(batches.labels, getattr(batches.inputs, "classes", ()))
-        pictures = getattr(batches.inputs, "files", None)
-        if pictures is not None:
-            items = batches.inputs if items is None else items
-            named = {"path": [str(file) for file in pictures]}
-    else:
-        acts = inputs.activations(data)
-        features, own = acts.features, acts.labels
-        if data.is_file():
-            held = files.read(data)
-            own, named = _named(held.labels, held.classes), dict(held.others)
+    features, own, items, named = _read(data, inputs)
+    if texts is not None:
+        items = files.read_texts(texts).texts
     if labels is not None:
         own = _labels(labels)
     own = _without(unknown, own)
@@ -108,6 +89,30 @@ def discover(
         result["labels"] = found.labels.tolist()
     words = items if isinstance(items, list) else named.get("path")
     show(result, as_json, found.summary(words))
+
+
+def _read(data: Path, inputs: InputOptions) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Return features, labels, what is shown of each row, and the columns that tables name it by."""
+    from offmap import data as files
+    from offmap.text import read_extracted_texts
+
+    if inputs.is_text(data):
+        read = inputs.texts().read_texts(data)
+        return inputs.text_encoder().encode(read.texts), read.labels, read.texts, read.named()
+    if inputs.model is not None:
+        batches = inputs.batches(data)
+        features = inputs.network().extract(batches, device=inputs.device).features
+        own = _named(batches.labels, getattr(batches.inputs, "classes", ()))
+        pictures = getattr(batches.inputs, "files", None)
+        if pictures is None:
+            return features, own, None, {}
+        return features, own, batches.inputs, {"path": [str(file) for file in pictures]}
+    acts = inputs.activations(data)
+    if data.is_file():
+        held = files.read(data)
+        return acts.features, _named(held.labels, held.classes), None, dict(held.others)
+    extracted = read_extracted_texts(data)
+    return acts.features, acts.labels, extracted, {} if extracted is None else {"text": extracted}
 
 
 def _without(unknown: str, labels: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offmap.cli.options import InputOptions, Json, show, wanted, with_inputs
+from offmap.cli.scored import load_guard
 
 if TYPE_CHECKING:
     from offmap.activations import Activations
@@ -58,7 +59,7 @@ def extract(
         return
     asked = needed_by or ""
     if asked.endswith(".offmap"):
-        held = inputs.guard(Path(asked))
+        held = load_guard(inputs, Path(asked))
         guards = [getattr(held, "detector", held)]
     else:
         guards = [offmap.detector(spec) for spec in split(asked)]

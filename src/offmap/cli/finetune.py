@@ -19,6 +19,12 @@ def finetune(
     trained: Annotated[
         int | None, typer.Option(min=1, help="Train this many of the last blocks only, which takes less time.")
     ] = None,
+    aside: Annotated[
+        float,
+        typer.Option(
+            help="The share of labelled texts to leave out, so that offmap guard can set its threshold on them."
+        ),
+    ] = 0.0,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, such as epochs=4; may be given again.")
     ] = None,
@@ -35,11 +41,20 @@ def finetune(
     if given.labels is None:
         raise InputError(f"{texts}: no labels to learn from; name their column with --label-column")
     settings = dict(parse_setting(one) for one in change or [])
-    made = fine_tune(given.texts, given.labels, out, inputs.encoder or DEFAULT, trained=trained, seed=seed, **settings)
-    n_labelled = len(given.labelled())
-    result = {"encoder": str(out), "labelled": n_labelled, "classes": len(given.classes), "width": made.width}
+    made = fine_tune(
+        given.texts, given.labels, out, inputs.encoder or DEFAULT, trained=trained, aside=aside, seed=seed, **settings
+    )
+    labelled = given.labelled()
+    n_trained = int(made.was_trained_on(labelled.texts).sum())
+    result = {
+        "encoder": str(out),
+        "labelled": len(labelled),
+        "trained_on": n_trained,
+        "classes": len(given.classes),
+        "width": made.width,
+    }
     show(
         result,
         as_json,
-        f"trained on {n_labelled} texts of {len(given.classes)} classes; use it with --encoder {out}",
+        f"trained on {n_trained} texts of {len(given.classes)} classes; use it with --encoder {out}",
     )

@@ -258,6 +258,7 @@ def _with_texts(deployment: Deployment, data: Path, learned: LabeledInputs, inpu
     """Return the deployment with its encoder, and with the texts of its classes, which answers are shown beside."""
     import numpy as np
 
+    from offmap.deploy.texts import warn_of_trained
     from offmap.openworld import KnownExamples
 
     reader = inputs.texts()
@@ -265,6 +266,7 @@ def _with_texts(deployment: Deployment, data: Path, learned: LabeledInputs, inpu
     labels = texts.encode_labels(reader.classes)
     kept = np.flatnonzero(labels >= 0)
     own = [texts.texts[place] for place in kept]
+    warn_of_trained(reader.encoder, own)
     examples = KnownExamples(own, reader.encoder.encode(own), labels[kept])
     more = learned[learned.labels >= 0]
     if more.texts is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offmap.detection import Detector
     from offmap.extra_passes import Requirements
     from offmap.network import Network
-    from offmap.openworld import Deployment, PictureSettings
+    from offmap.openworld import PictureSettings
     from offmap.scale import Source
     from offmap.text import TextEncoder
 
@@ -167,22 +167,6 @@ class InputOptions:
         reader: TextReader = self._loaded[0]
         return reader
 
-    def guard(self, file: Path) -> Any:
-        """Load what `offmap fit` or `offmap guard` wrote, with the network and the encoder that the options name.
-
-        Into the network of a deployment go the weights that its file holds.
-        """
-        from offmap import load, store
-        from offmap.openworld import Deployment
-
-        if self.encoder is None and self.model is None:
-            return load(file)
-        stored = store.load(file)
-        if stored.kind != "deployment":
-            return load(file)
-        network = None if self.model is None else self.network()
-        return Deployment.restore(stored, network, None if self.encoder is None else self.text_encoder())
-
     def tell_model(self) -> str:
         """Say how to name the network again, where a file holds its weights but cannot make it."""
         if self.model is None or self.model.endswith(".onnx"):
@@ -241,36 +225,6 @@ class InputOptions:
             return data.read_activations(source, None if self.head is None else data.read_head(self.head))
         return self.network().extract(self.batches(source), requirements=requirements, device=self.device)
 
-    def scored(
-        self, sources: Sequence[Path], detector: Detector, deployment: Deployment | None
-    ) -> tuple[Activations, dict[str, list[Any]]]:
-        """Return what a detector reads of the data, and what each input is called: a file, a text, or nothing."""
-        source = one_source(sources)
-        if deployment is not None and deployment.encoder is not None:
-            texts = self.read_texts(_one(source))
-            return deployment.activations(texts.texts, "texts"), texts.named()
-        network = None if deployment is None else deployment.network  # with the weights that it was calibrated with
-        if network is None and self.model is not None:
-            network = self.network()
-        if network is None or (isinstance(source, Path) and self.is_text(source)):
-            if self.is_text(_one(source)):
-                return self.activations(_one(source), wanted(detector)), self.read_texts(_one(source)).named()
-            return self._table(_one(source), detector)
-        batches = self.with_pictures_of(None if deployment is None else deployment.pictures).batches(source)
-        acts = network.extract(batches, wanted(detector), device=self.device)
-        files = getattr(batches.inputs, "files", None)
-        return acts, {} if files is None else {"path": [str(file) for file in files]}
-
-    def _table(self, source: Path, detector: Detector) -> tuple[Activations, dict[str, Any]]:
-        """Return rows of features, by the names of their columns where both the guard and a table have names."""
-        from offmap import data
-
-        head = None if self.head is None else data.read_head(self.head)
-        if not source.is_file():
-            return data.read_activations(source, head), {}
-        samples = data.read(source).with_columns(detector.columns)
-        return samples.activations(head), dict(samples.others)
-
     def read_texts(self, source: Path) -> Texts:
         """Return the texts of a file, without an encoder."""
         from offmap.deploy.texts import read_columns
@@ -312,19 +266,6 @@ class InputOptions:
         if noise is None:
             return None
         return self.network().noise(noise, self.batches(like).shape, requirements=requirements, device=self.device)
-
-
-def one_source(sources: Sequence[Path]) -> Path | Sequence[Path]:
-    """Return the only source, or several pictures as they are: a shell makes such a list of a pattern."""
-    return sources[0] if len(sources) == 1 else list(sources)
-
-
-def _one(source: Path | Sequence[Path]) -> Path:
-    from offmap.errors import InputError
-
-    if isinstance(source, Path):
-        return source
-    raise InputError(f"{len(source)} files: several at a time are for pictures, with --model or a guard that has one")
 
 
 def with_inputs(command: Callable[..., None]) -> Callable[..., None]:

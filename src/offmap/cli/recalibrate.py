@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from offmap.cli.options import InputOptions, Json, show, with_inputs
+from offmap.cli.scored import load_guard, read_scored
 
 
 @with_inputs
@@ -26,10 +27,10 @@ def recalibrate(
     from offmap.openworld import Deployment
 
     check_file(out)
-    loaded = inputs.guard(guard)
+    loaded = load_guard(inputs, guard)
     deployment = loaded if isinstance(loaded, Deployment) else None
     detector = loaded if deployment is None else deployment.detector
-    acts, _ = inputs.scored([confirmed], detector, deployment)
+    acts, _ = read_scored(inputs, [confirmed], detector, deployment)
     detector.recalibrate(acts, window=window)
     loaded.save(out)
     calibration = detector.calibration

@@ -22,6 +22,7 @@ TEXT_COLUMNS = ("text", "texts", "sentence", "utterance", "query", "question", "
 LABEL_COLUMNS = ("label", "labels", "intent", "category", "class", "topic")
 ENDINGS = (".txt", ".csv", ".tsv", ".jsonl", ".ndjson")
 PARQUET = (".parquet", ".pq")  # texts or features
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 Records = tuple[list[str], list[dict[str, Any]]]
 
@@ -133,7 +134,7 @@ def read_texts(
 
     ``.txt``: one text per line, empty lines are left out. A folder: one text per ``.txt`` file, the names of
     sub-folders are labels. ``.csv`` and ``.tsv`` with a header, ``.jsonl`` (an object or a text on each line) and
-    Parquet: one text per row.
+    Parquet: one text per row. Semicolons or tabs separate the columns of a ``.csv`` whose header has no comma.
 
     Parameters
     ----------
@@ -215,21 +216,27 @@ def _read_folder(folder: Path, max_bytes: int, max_characters: int) -> Texts:
     return _check(Texts([text for text, _ in kept], labels if any(labels) else None, columns), folder, max_characters)
 
 
-def _read_csv(content: str, file: Path, delimiter: str = ",") -> Records:
+def _read_csv(content: str, file: Path, delimiter: str | None = None) -> Records:
+    delimiter = delimiter or _find_delimiter(content)
     before = csv.field_size_limit(MAX_BYTES)
+    hint = f"texts with {_DELIMITERS[delimiter]} need quotes"
     try:
         rows = csv.DictReader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True, restkey="")
         records = list(rows)
     except csv.Error as error:
-        raise InputError(f"{file}: line {rows.line_num} is not CSV ({error}); texts with commas need quotes") from error
+        raise InputError(f"{file}: line {rows.line_num} is not CSV ({error}); {hint}") from error
     finally:
         csv.field_size_limit(before)
     for number, record in enumerate(records, 2):
         if "" in record or None in record.values():
-            raise InputError(
-                f"{file}: row {number} has not as many fields as the header; texts with commas need quotes"
-            )
+            raise InputError(f"{file}: row {number} has not as many fields as the header; {hint}")
     return list(rows.fieldnames or ()), records
+
+
+def _find_delimiter(content: str) -> str:
+    """Return what separates the names in the header: a comma, or what some spreadsheets write in its place."""
+    header = content.partition("\n")[0]
+    return next((one for one in _DELIMITERS if one in header), ",")
 
 
 def _read_tsv(content: str, file: Path) -> Records:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from offmap import store
-from offmap.deploy.texts import as_texts
+from offmap.deploy.texts import as_texts, warn_of_trained
 from offmap.detection import Calibration
 from offmap.errors import InputError, StoreError
 from offmap.openworld import Deployment, KnownExamples
@@ -208,6 +208,7 @@ def fit_scope(
     if not 0 < cut < len(texts):
         raise InputError(f"{len(texts)} different examples are too few to set some aside for the threshold; give more")
     kept, aside = np.sort(order[:cut]), np.sort(order[cut:])
+    warn_of_trained(encoder, [texts[i] for i in aside])
     on = KnownExamples([texts[i] for i in kept], rows[kept], np.zeros(len(kept), np.int64))
     off = None
     if off_topic is not None:

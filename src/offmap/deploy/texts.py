@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,13 @@ import numpy as np
 from offmap.activations import Activations, Head
 from offmap.data import Texts, read_texts
 from offmap.deploy.text_head import train_head
-from offmap.errors import InputError
+from offmap.errors import InputError, OffmapWarning
 from offmap.openworld.examples import KnownExamples
 from offmap.text import TextEncoder
-from offmap.typing import IntArray
+from offmap.typing import BoolArray, IntArray
 
 FIT_SHARE = 0.6  # as for other data: the rest calibrates and checks
+FEWEST_ASIDE = 40  # with fewer texts that the encoder was not trained on, others are set aside too
 # Chosen among sums of scores on validation queries of BANKING77 and CLINC150 with intents hidden, and on CLINC150's
 # out-of-scope validation queries; benchmarks/text.py validate compares it with `auto`, which takes longer to fit.
 DETECTOR = "maxlogit + rmds(shrinkage=0.2) + 1.5*knn(1)"
@@ -70,7 +73,8 @@ def prepare_texts(
     known : Texts, list of str, or tuple of texts and labels
         Texts of known classes. All have labels, or none.
     held_out : the same, optional
-        Known texts to set and check the threshold on; 40 % of `known` by default, which nothing is then fitted on.
+        Known texts to set and check the threshold on; 40 % of `known` by default, which nothing is then fitted on:
+        of those that the encoder was not fine-tuned on, where its folder says so.
     unknown : Texts or list of str, optional
         Examples of unknown texts; nothing is chosen on them.
     seed : int, default 0
@@ -84,13 +88,14 @@ def prepare_texts(
     features = encoder.encode(texts.texts)
     labels = None if classes is None else texts.encode_labels()
     if held_out is None:
-        fitted, aside = _divide(len(texts), labels, seed)
+        fitted, aside = _divide(len(texts), labels, seed, encoder.was_trained_on(texts.texts))
         others, other_labels = features[aside], None if labels is None else labels[aside]
         other_texts = tuple(texts.texts[row] for row in aside)
     else:
         fitted, more = np.arange(len(texts)), as_texts(held_out, "held_out")
         others, other_texts = encoder.encode(more.texts), tuple(more.texts)
         other_labels = None if classes is None or more.labels is None else more.encode_labels(classes)
+    warn_of_trained(encoder, other_texts)
     own = None if labels is None else labels[fitted]
     head = None if own is None or classes is None else train_head(features[fitted], own, len(classes), seed)
     examples = KnownExamples(texts.texts, features, np.full(len(texts), -1) if labels is None else labels)
@@ -181,11 +186,28 @@ def as_texts(given: Any, name: str) -> Texts:
     raise InputError(f"{name}={type(given).__name__}: give a list of texts, (texts, labels), or offmap.data.read_texts")
 
 
-def _divide(n: int, labels: IntArray | None, seed: int) -> tuple[IntArray, IntArray]:
-    """Rows to fit on, and rows set aside; every class keeps at least one row to fit on."""
+def warn_of_trained(encoder: TextEncoder, texts: Sequence[str]) -> None:
+    """Warn if the encoder was fine-tuned on some of the texts that are to set a threshold."""
+    n = int(encoder.was_trained_on(texts).sum())
+    if n:
+        message = (
+            f"{n} of the {len(texts)} texts that set and check the threshold are among those that the encoder was "
+            "fine-tuned on. It knows these too well, so more known texts than promised will be called unknown; give "
+            "known texts that it was not fine-tuned on, as held_out or with --held-out, or fine-tune with --aside 0.4"
+        )
+        warnings.warn(message, OffmapWarning, stacklevel=3)
+
+
+def _divide(n: int, labels: IntArray | None, seed: int, trained: BoolArray) -> tuple[IntArray, IntArray]:
+    """Rows to fit on, and rows set aside; every class keeps at least one row to fit on.
+
+    Set aside are rows that the encoder was not trained on, where there are enough of them.
+    """
     order = np.random.default_rng(seed).permutation(n)
+    order = order[np.argsort(~trained[order], kind="stable")]
+    aside, unseen = n - round(FIT_SHARE * n), int((~trained).sum())
     chosen = np.zeros(n, bool)
-    chosen[order[: round(FIT_SHARE * n)]] = True
+    chosen[order[: n - (min(aside, unseen) if unseen >= FEWEST_ASIDE else aside)]] = True
     if labels is not None:
         for label in np.setdiff1d(labels, labels[chosen]):
             chosen[order[labels[order] == label][0]] = True

@@ -12,10 +12,12 @@ from offmap.discovery.inputs import read_labels
 from offmap.errors import InputError
 from offmap.learning.learn import learn
 from offmap.models import load_bert
-from offmap.models.bert_weights import FILES
+from offmap.models.bert_weights import FILES, find_folder
 from offmap.store import check_replaceable
 from offmap.text import TextEncoder
 from offmap.text.packaged import DEFAULT
+from offmap.text.trained_texts import TRAINED_TEXTS, read_trained_texts, write_trained_texts
+from offmap.typing import IntArray
 
 FEWEST = 2  # classes, and texts of a class that can be compared with one another
 SETTINGS: dict[str, Any] = {
@@ -36,6 +38,7 @@ def fine_tune(
     source: str | os.PathLike[str] = DEFAULT,
     *,
     trained: int | None = None,
+    aside: float = 0.0,
     seed: int = 0,
     progress: bool | None = None,
     **settings: Any,
@@ -54,11 +57,15 @@ def fine_tune(
         Class numbers with -1 where there is none, or names with `None`.
     out : path
         A folder for the encoder, as sentence-transformers writes it; one that was fine-tuned there before is replaced.
+        Digests of the labelled texts are kept in it, so that `offmap.guard` sets no threshold on them.
     source : str or path, default "minilm"
         What to start from, as `offmap.models.load_bert` takes it.
     trained : int, optional
         How many of the last blocks are trained: fewer take less time. All when `None`; the embeddings of tokens
         always stay as they are.
+    aside : float, default 0.0
+        The share of each class's labelled texts that is not trained on, so that `offmap.guard` can set its threshold on
+        them; two of each class are always trained on.
     seed : int, default 0
         The same seed gives the same encoder.
     progress : bool, optional
@@ -74,12 +81,14 @@ def fine_tune(
     Raises
     ------
     InputError
-        If fewer than two classes have two labelled texts, or `out` holds files of something else.
+        If fewer than two classes have two labelled texts, `aside` is no share, or `out` holds files of something else.
 
     See Also
     --------
     learn : Known and novel classes together, the encoder trained with both when it is a `BertEncoder`.
     """
+    if not 0 <= aside < 1:
+        raise InputError(f"aside={aside}: a share of the labelled texts is needed, from 0 to below 1")
     known = read_labels(labels, len(texts))
     counts = np.bincount(known.codes[known.codes >= 0], minlength=len(known))
     usable = np.flatnonzero(counts >= FEWEST)
@@ -87,8 +96,8 @@ def fine_tune(
         raise InputError(
             f"fine_tune: {len(usable)} classes with two labelled texts or more; at least two such classes are needed"
         )
-    check_replaceable(out, FILES)  # before the training, not after it
-    own = np.flatnonzero(np.isin(known.codes, usable))
+    check_replaceable(out, (*FILES, TRAINED_TEXTS))  # before the training, not after it
+    own = _choose_rows(known.codes, usable, aside, seed)
     model = learn(
         [texts[int(row)] for row in own],
         known.codes[own],
@@ -99,4 +108,15 @@ def fine_tune(
         progress=progress,
         **{**SETTINGS, **({} if trained else {"keep": BLOCKS}), **settings},
     )
-    return TextEncoder(model.save_encoder(out))
+    trained_on = write_trained_texts((texts[int(row)] for row in own), read_trained_texts(find_folder(source)))
+    return TextEncoder(model.save_encoder(out, {TRAINED_TEXTS: trained_on}))
+
+
+def _choose_rows(codes: IntArray, classes: IntArray, aside: float, seed: int) -> IntArray:
+    """Return the rows to train on: of each class all but a share."""
+    rng = np.random.default_rng(seed)
+    chosen = np.zeros(len(codes), bool)
+    for number in classes:
+        rows = rng.permutation(np.flatnonzero(codes == number))
+        chosen[rows[: max(FEWEST, round((1 - aside) * len(rows)))]] = True
+    return np.flatnonzero(chosen)

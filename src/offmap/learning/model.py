@@ -198,9 +198,17 @@ class OpenWorldModel(MadeFromTexts):
             config["text_encoder"] = dict(self.text_reference)
         store.save(Path(path), KIND, config, tensors)
 
-    def save_encoder(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the sentence encoder that was trained as a folder, which `offmap.TextEncoder` takes."""
-        return save_bert(unwrap_bert(self.net.encoder), folder)
+    def save_encoder(self, folder: str | os.PathLike[str], beside: Mapping[str, bytes] | None = None) -> Path:
+        """Write the sentence encoder that was trained as a folder, which `offmap.TextEncoder` takes.
+
+        Parameters
+        ----------
+        folder : path
+            An encoder that was written there before is replaced; other files are not.
+        beside : mapping of str to bytes, optional
+            As `offmap.models.save_bert` takes it.
+        """
+        return save_bert(unwrap_bert(self.net.encoder), folder, beside)
 
     @classmethod
     def restore(cls, stored: store.Stored, encoder: nn.Module | None = None) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from offmap.text.bert_files import (
     strip_prefix,
 )
 from offmap.text.packaged import DEFAULT, ENCODERS
+from offmap.text.trained_texts import TRAINED_TEXTS
 
 if TYPE_CHECKING:
     from offmap.models.bert import BertEncoder
@@ -109,7 +111,7 @@ def load_bert(source: str | os.PathLike[str] = DEFAULT, trained: int | None = No
     return encoder.eval()
 
 
-def save_bert(encoder: BertEncoder, folder: str | os.PathLike[str]) -> Path:
+def save_bert(encoder: BertEncoder, folder: str | os.PathLike[str], beside: Mapping[str, bytes] | None = None) -> Path:
     """Write an encoder as a folder that `offmap.TextEncoder`, `load_bert` and sentence-transformers read.
 
     Parameters
@@ -119,6 +121,8 @@ def save_bert(encoder: BertEncoder, folder: str | os.PathLike[str]) -> Path:
     folder : path
         Gets ``config.json``, ``model.safetensors``, ``tokenizer.json`` and what sentence-transformers wants to know of
         pooling, all or nothing. An encoder that was written there before is replaced; other files are not.
+    beside : mapping of str to bytes, optional
+        Contents of further files, such as the list of texts that it was trained on.
 
     Returns
     -------
@@ -159,7 +163,7 @@ def save_bert(encoder: BertEncoder, folder: str | os.PathLike[str]) -> Path:
     files = {name: (json.dumps(content, indent=1) + "\n").encode() for name, content in settings.items()}
     files["tokenizer.json"] = encoder.tokenizer.definition.encode()
     files["model.safetensors"] = save(weights, {"format": "pt"})
-    write_folder(folder, files)
+    write_folder(folder, {**files, **(beside or {})}, [TRAINED_TEXTS])
     return Path(folder)
 
 

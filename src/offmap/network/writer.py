@@ -297,6 +297,18 @@ class ActivationWriter:
                     )
 
 
+def read_plan(path: str | os.PathLike[str]) -> ExtractionPlan | None:
+    """Return what the activations in a folder were made with; `None` where nothing was extracted."""
+    journal = Path(path) / JOURNAL
+    if not journal.is_file():
+        return None
+    header = next(_whole_lines(journal.read_bytes()), None)
+    if header is None or header[0].get("format") != FORMAT:
+        raise StoreError(f"{journal}: damaged, remove the folder and extract again")
+    plan = header[0]["plan"]
+    return ExtractionPlan(plan["network"], plan["layer"], plan["dtype"], tuple(plan["extras"]))
+
+
 def npy_header(spec: Mapping[str, Any], rows: int) -> bytes:
     """Make the header of a `.npy` file, of constant length however many rows there are.
 

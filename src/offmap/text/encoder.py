@@ -17,7 +17,8 @@ from offmap.text.models import PROBE
 from offmap.text.packaged import DEFAULT
 from offmap.text.pooling import average_pieces
 from offmap.text.sources import find_model
-from offmap.typing import Array, Float32Array
+from offmap.text.trained_texts import digest_text, read_trained_texts
+from offmap.typing import Array, BoolArray, Float32Array
 
 WINDOW = 4096  # texts that are sorted by length together
 BATCH_TOKENS = 16384  # of a batch, with its padding
@@ -129,6 +130,23 @@ class TextEncoder:
     def fingerprint(self) -> str:
         """Return a checksum of everything that the rows depend on."""
         return self.model.digest()
+
+    def was_trained_on(self, texts: Sequence[str]) -> BoolArray:
+        """Tell which texts the encoder was fine-tuned on by `offmap.learning.fine_tune`, as far as its folder says.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            Texts. An encoder knows those that it was trained on too well to set a threshold on them.
+
+        Returns
+        -------
+        array of bool
+            One per text; all false for encoders that did not come from `fine_tune`.
+        """
+        folder = self.model.reference().get("path")
+        trained = frozenset() if folder is None else read_trained_texts(folder)
+        return np.array([bool(trained) and digest_text(text) in trained for text in texts], bool)
 
     def reference(self) -> dict[str, Any]:
         """Return plain values by which `restore` finds this encoder again and recognises it."""

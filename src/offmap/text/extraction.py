@@ -13,8 +13,8 @@ import numpy as np
 
 from offmap.activation_files import check_dtype
 from offmap.activations import Activations
-from offmap.errors import InputError
-from offmap.network.writer import ActivationWriter, ExtractionPlan
+from offmap.errors import InputError, StoreError
+from offmap.network.writer import ActivationWriter, ExtractionPlan, read_plan
 from offmap.progress import show_progress
 from offmap.store import write_atomically
 from offmap.text.checks import check_texts
@@ -100,6 +100,28 @@ def read_extracted_texts(folder: str | os.PathLike[str]) -> list[str] | None:
         return None
     with file.open(encoding="utf-8") as lines:
         return [str(json.loads(line)) for line in lines]
+
+
+def read_extraction(folder: str | os.PathLike[str], encoder: TextEncoder) -> Activations:
+    """Read the rows that `extract_texts` wrote, for something that was made with this encoder.
+
+    Parameters
+    ----------
+    folder : path
+        A finished extraction.
+    encoder : TextEncoder
+        Rows of another encoder are refused: they mean something else.
+
+    Raises
+    ------
+    StoreError
+        If the rows are of another encoder, or the folder is not finished.
+    """
+    plan, ours = read_plan(folder), encoder.fingerprint()
+    if plan is None or plan.network != ours:
+        theirs = "nothing that says which" if plan is None else f"{plan.network[:8]}…"
+        raise StoreError(f"{folder}: rows of another encoder ({theirs}, not {ours[:8]}…); give the texts themselves")
+    return Activations.open(folder)
 
 
 def _digest(texts: Sequence[str], labels: Array | None) -> str:

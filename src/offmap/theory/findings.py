@@ -97,6 +97,8 @@ class Findings:
     title: str = "Methods and their assumptions on this network"
 
     def __str__(self) -> str:
+        if not self.findings:
+            return "nothing could be measured on these inputs; give more of them, with labels where there are some"
         plain = [f"- {finding.plain}" for finding in self.findings if finding.plain]
         return "\n".join([*plain, "In numbers:", *map(str, self.findings)] if plain else map(str, self.findings))
 
