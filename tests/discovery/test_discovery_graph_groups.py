@@ -9,7 +9,7 @@ from scipy import sparse
 
 from offmap.discovery import discover, graph_groups
 from offmap.discovery.assign import Rows
-from offmap.discovery.calibrating import calibrate, share_counted
+from offmap.discovery.calibrating import calibrate, hide_and_group, share_counted
 from offmap.discovery.class_sizes import ClassSizes, compare_novel, estimate_known_sizes, estimate_sizes
 from offmap.discovery.graph_groups import group_by_graph
 from offmap.discovery.inputs import hide_classes
@@ -407,3 +407,33 @@ def test_few_groups_look_at_fewer_neighbours():
     )
     np.testing.assert_array_equal(wide, narrow)
     assert graph_groups.most_neighbors(20) < graph_groups.most_neighbors(21)
+
+
+def clumped(n_classes, clumps, rows, seed=0):
+    """Classes of several clumps each, nearer to each other than to those of other classes."""
+    rng = np.random.default_rng(seed)
+    truth = np.repeat(np.arange(n_classes), clumps * rows)
+    centres = rng.normal(size=(n_classes, 24))[truth]
+    places = (
+        0.75 * rng.normal(size=(n_classes, clumps, 24))[truth, np.tile(np.repeat(np.arange(clumps), rows), n_classes)]
+    )
+    points = centres + places + 0.3 * rng.normal(size=(len(truth), 24))
+    return points.astype(np.float32), truth
+
+
+def test_known_classes_come_apart_like_novel_ones_where_their_labels_are_hidden():
+    points, truth = clumped(16, 3, 40)
+    codes = np.where((truth < 10) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    distances, near = nearest_neighbors(points, 10)
+    tree = build_tree(shared_neighbor_graph(near, distances))
+    pieces = hide_and_group(tree, near, codes, 10)
+    assert 24 <= len(pieces) <= 33  # three clumps a class
+    assert np.median(pieces) == 40
+    few = np.where(codes < 7, codes, -1)
+    assert not len(hide_and_group(tree, near, few, 7))
+
+
+def test_clumps_of_novel_classes_are_not_taken_for_small_classes_where_known_ones_have_clumps_too():
+    points, truth = clumped(16, 3, 40)
+    codes = np.where((truth < 10) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    assert 14 <= discover(points, codes).n_classes <= 22  # 10 + 6; as many as there are clumps would be 28

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from offmap.discovery.class_sizes import sizes_like_known
+from offmap.discovery.class_sizes import SMALLEST, sizes_like_known
 from offmap.discovery.merging import MergeTree
 from offmap.typing import Float32Array, IntArray
 
@@ -72,6 +72,35 @@ def matched_share(truth: IntArray, groups: IntArray) -> float:
     np.add.at(table, (truth, place), 1)
     table /= table.sum(axis=1, keepdims=True)
     return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(table))
+
+
+def hide_and_group(tree: MergeTree, neighbors: IntArray, codes: IntArray, n_known: int, seed: int = 0) -> IntArray:
+    """Return the sizes of the groups that known classes fall into when their labels are hidden, half of them in turn.
+
+    Labels hold a known class together; without them a large or loose one comes apart, as novel ones do. Nothing is
+    returned with fewer than eight known classes, or where most of the hidden ones are in no group of their own.
+
+    Parameters
+    ----------
+    tree, neighbors, codes, n_known, seed
+        As `calibrate` takes them.
+    """
+    nothing = np.zeros(0, np.int64)
+    if n_known < 2 * FEWEST_CLASSES:
+        return nothing
+    order = np.random.default_rng(seed).permutation(n_known)
+    found = nothing
+    for hidden in (order[::2], order[1::2]):
+        shown = _without(codes, hidden, n_known)
+        sizes = sizes_like_known(neighbors, shown, n_known - len(hidden))
+        groups = tree.cut(0.0, shown, sizes.group_score(int((shown >= 0).sum())))
+        counts = np.bincount(groups)
+        own = np.bincount(groups[np.isin(codes, hidden)], minlength=len(counts))
+        others = np.bincount(groups[shown >= 0], minlength=len(counts))
+        share = own.sum() / max(counts[own > others].sum(), 1)  # of the rows of a hidden class that have a label
+        found = np.concatenate([found, counts[(own > others) & (2 * own > share * counts)]])
+    found = found[found >= SMALLEST]
+    return found if 2 * len(found) >= n_known else nothing
 
 
 def share_counted(

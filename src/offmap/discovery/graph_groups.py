@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offmap.discovery.assign import Rows
-from offmap.discovery.calibrating import FEWEST_CLASSES, calibrate, share_counted
+from offmap.discovery.calibrating import FEWEST_CLASSES, calibrate, hide_and_group, share_counted
 from offmap.discovery.class_sizes import (
     SMALLEST,
     TREE_ERROR,
@@ -151,13 +151,17 @@ class _Problem:
 
         The first groups are those that are found if novel classes are as large as known ones: a few scraps of known
         classes are no reason to expect more of their size. What was estimated before counts when these are smaller.
+        Large or loose classes come apart where no labels hold them together, so novel groups are compared with the
+        groups of known classes whose labels are hidden, where there are enough of these.
         """
         before = self.sizes.difference
         alike = self.sizes = sizes_like_known(self.near, self.codes, self.n_known)
+        usual = hide_and_group(self.tree, self.near, self.codes, self.n_known, self.seed).astype(np.float64)
+        usual = usual if len(usual) else alike.known
         for _ in range(COMPARISONS):
             self.score, self.joined = self.sizes.group_score(int((self.codes >= 0).sum())), {}
             counts = np.bincount(self.join())[self.n_known :]
-            smaller = min(compare_novel(alike.known, counts), 0.0)
+            smaller = min(compare_novel(usual, counts), 0.0)
             self.sizes = alike.shifted(min(smaller, before) if smaller else 0.0)
         self.score, self.joined = self.sizes.group_score(int((self.codes >= 0).sum())), {}
 
