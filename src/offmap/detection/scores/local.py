@@ -14,6 +14,7 @@ from offmap.detection.registry import register
 from offmap.detection.scores.neighbors import column_units, in_units, refuse_zeros, searchable
 from offmap.detection.scores.outliers import FromSample
 from offmap.neighbors import Bank
+from offmap.neighbors.vectors import unit
 
 SMALLEST = 1e-3  # of the mean distance: known inputs that are nearer to each other count as this far apart
 TINY = 1e-12  # where all known inputs coincide
@@ -80,9 +81,11 @@ class SLOF(FromSample):
         units = column_units(rows) if self.standardize else {}
         bank = Bank(normalize=self.normalize)
         bank.add(in_units(rows, units).numpy())
-        # the nearest of all is the row itself
-        own = torch.from_numpy(bank.search(bank.vectors, self.k + 1)[0]).double()[:, 1:].mean(dim=1)
-        return {"vectors": torch.from_numpy(bank.vectors), "own": own, "least": SMALLEST * own.mean() + TINY, **units}
+        vectors = torch.from_numpy(bank.vectors)
+        places = torch.from_numpy(bank.search(bank.vectors, self.k + 1)[1])
+        # one of the k + 1 is the row itself, at distance 0
+        own = mean_distance(vectors, vectors, places) * (self.k + 1) / self.k
+        return {"vectors": vectors, "own": own, "least": SMALLEST * own.mean() + TINY, **units}
 
     def prepare(self, state: State) -> tuple[Bank, State]:
         """Return the bank around the saved vectors, and the rest."""
@@ -91,9 +94,11 @@ class SLOF(FromSample):
     def score(self, block: ActivationBatch, ready: tuple[Bank, State]) -> Tensor:
         """Return the log ratio, in float64."""
         bank, state = ready
-        found, places = bank.search(in_units(block.features, state).cpu().numpy(), self.k)
-        distance = torch.from_numpy(found).double().mean(dim=1).to(block.features.device)
-        return _log_ratio(distance, torch.from_numpy(places).long().to(block.features.device), state)
+        queries = in_units(block.features, state)
+        places = torch.from_numpy(bank.search(queries.cpu().numpy(), self.k)[1]).to(queries.device)
+        rows = state["vectors"].to(queries.device)
+        distance = mean_distance(unit(queries) if self.normalize else queries, rows, places)
+        return _log_ratio(torch.where(places[:, 0] >= 0, distance, torch.inf), places, state)
 
     def formula(self, state: State) -> Callable[[ActivationBatch], Tensor]:
         """Return the same by one product with the whole sample."""
@@ -108,6 +113,27 @@ class SLOF(FromSample):
             )
 
         return ratio
+
+
+def mean_distance(queries: Tensor, rows: Tensor, places: Tensor) -> Tensor:
+    """Average the distances to given rows, one after the other: the same bits whatever the number of threads.
+
+    Parameters
+    ----------
+    queries, rows : Tensor of shape (n, d) and (m, d)
+        Vectors of the same width.
+    places : Tensor of shape (n, k)
+        The rows to compare each query with.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        In float64.
+    """
+    total = torch.zeros(len(queries), dtype=torch.float64, device=queries.device)
+    for column in places.T:
+        total += (queries - rows[column]).double().norm(dim=1)
+    return total / places.shape[1]
 
 
 def _log_ratio(distance: Tensor, places: Tensor, state: State) -> Tensor:

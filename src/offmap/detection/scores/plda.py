@@ -100,11 +100,11 @@ def discriminant_state(moments: ClassMoments, root: Tensor, isotropic: float) ->
     means = (moments.means.cpu()[present] - centre) @ root
     width = root.shape[1]
     _, lengths, axes = torch.linalg.svd(means, full_matrices=False)
-    spans = lengths > ROUNDING * lengths.max().clamp(min=ROUNDING)  # C means about a common one span C - 1 directions
+    spans = lengths > ROUNDING * lengths[:1].clamp(min=ROUNDING)  # C means about a common one span C - 1 directions
     lengths, axes = lengths[spans], axes[spans]
     found = lengths.square() / max(1, len(means) - 1) - (1 / counts).mean()  # class means differ by chance, too
     between = found.clamp(min=0)
-    total = float(between.sum()) / width
+    total = float(between.sum()) / max(1, width)
     if len(means) < 2 or total <= 0:
         between, other = torch.full_like(between, ANYWHERE), ANYWHERE
     else:
