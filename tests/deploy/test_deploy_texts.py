@@ -18,8 +18,10 @@ from offmap.deploy import build_guard, fit_scope, write_guard
 from offmap.deploy.text_head import STRENGTHS, fit_strengths, train_head
 from offmap.deploy.texts import DETECTOR, TextReader, prepare_texts
 from offmap.errors import InputError, OffmapWarning, StoreError
+from offmap.models.bert_weights import find_folder
 from offmap.openworld import Deployment
 from offmap.openworld.learners import linear_head
+from offmap.text.trained_texts import TRAINED_TEXTS, write_trained_texts
 from text_kit import FOREIGN, encode_words, known_texts
 
 ENCODER = offmap.TextEncoder(encode_words)
@@ -37,30 +39,33 @@ def test_the_detector_of_texts_follows_from_their_labels() -> None:
     assert prepare_texts(ENCODER, (texts, labels)).detector == DETECTOR
 
 
-def trained_on(some: list[str]) -> offmap.TextEncoder:
-    """An encoder that says that it was fine-tuned on these texts."""
-    made = offmap.TextEncoder(encode_words)
-    made.was_trained_on = lambda texts: np.array([text in some for text in texts], bool)  # type: ignore[method-assign]
-    return made
+def trained_on(some: list[str], folder: Path) -> offmap.TextEncoder:
+    """The packaged encoder in a folder that says, as one of `fine_tune` does, that it was trained on these texts."""
+    folder.mkdir(exist_ok=True)
+    for file in find_folder("minilm").iterdir():
+        if file.is_file() and not (folder / file.name).exists():
+            (folder / file.name).symlink_to(file)
+    (folder / TRAINED_TEXTS).write_bytes(write_trained_texts(some))
+    return offmap.TextEncoder(folder)
 
 
-def test_no_threshold_is_set_on_texts_that_the_encoder_was_fine_tuned_on() -> None:
+def test_no_threshold_is_set_on_texts_that_the_encoder_was_fine_tuned_on(tmp_path: Path) -> None:
     pairs = list(dict(zip(*known_texts(64), strict=True)).items())
     texts, labels = [text for text, _ in pairs], [label for _, label in pairs]
     with warnings.catch_warnings():
         warnings.simplefilter("error", OffmapWarning)
         for seen in (texts[::2], [text for place, text in enumerate(texts) if place % 3]):
-            found = prepare_texts(trained_on(seen), (texts, labels))
+            found = prepare_texts(trained_on(seen, tmp_path), (texts, labels))
             assert not set(found.held_out_texts) & set(seen)
             assert len(found.known) + len(found.held_out) == len(texts)
             assert len(found.held_out) == min(len(texts) - round(0.6 * len(texts)), len(texts) - len(seen))
     with pytest.warns(OffmapWarning, match="fine-tuned on.*--held-out"):
-        found = prepare_texts(trained_on(texts[:-10]), (texts, labels))
+        found = prepare_texts(trained_on(texts[:-10], tmp_path), (texts, labels))
     assert len(found.held_out) == len(texts) - round(0.6 * len(texts))  # ten are too few to go by
     with pytest.warns(OffmapWarning, match="3 of the 20 texts that set and check"):
-        prepare_texts(trained_on(texts[:23]), (texts, labels), held_out=texts[20:40])
+        prepare_texts(trained_on(texts[:23], tmp_path), (texts, labels), held_out=texts[20:40])
     with pytest.warns(OffmapWarning, match="fine-tuned on"):
-        fit_scope(texts, tpr=0.9, encoder=trained_on(texts))
+        fit_scope(texts, tpr=0.9, encoder=trained_on(texts, tmp_path))
 
 
 def test_labelled_texts_give_a_classifier_with_a_guard(tmp_path: Path) -> None:
