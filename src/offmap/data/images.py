@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -20,6 +21,7 @@ from offmap.typing import Array
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 MAX_PIXELS = 64 * 10**6  # of one picture; a small file can claim to be a huge one
 ENVIRONMENT = "OFFMAP_DATA"
+MOST_DECODERS = 8  # threads
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,26 @@ class ImageFolder:
         return Samples(arrays, self.classes, tuple(str(file) for file in self.files), self.skipped)
 
     def _stacked(self, indices: range) -> Array:
+        """Decode pictures into one array, in as many threads as there are cores: decoders leave Python free.
+
+        One thread alone would hold up a network that uses all cores: the others wait for the one it takes a core from.
+        """
         first = self[indices[0]]
         out = np.empty((len(indices), *first.shape), np.uint8)
         out[0] = first
-        for row, index in enumerate(indices[1:], 1):
-            image = self[index]
+
+        def place(row: int) -> None:
+            image = self[indices[row]]
             if image.shape != first.shape:
                 raise InputError(
-                    f"{self.files[index]}: {image.shape[0]}×{image.shape[1]} pixels, others have "
+                    f"{self.files[indices[row]]}: {image.shape[0]}×{image.shape[1]} pixels, others have "
                     f"{first.shape[0]}×{first.shape[1]}; give size=… (--image-size) to bring all to one size"
                 )
             out[row] = image
+
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_DECODERS), thread_name_prefix="offmap-decoding") as pool:
+            for _ in pool.map(place, range(1, len(indices))):  # in order, so the first bad picture is the one named
+                pass
         return out
 
 
