@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from offmap.cli.options import InputOptions, Json, show, with_inputs_but
+from offmap.wording import format_count
 
 OTHERS = (
     "model", "weights", "layer", "head", "batch_size", "device", "image_size", "gray", "mean", "std", "skip_unreadable",
@@ -43,7 +44,8 @@ def fit(
         "tpr": tpr,
         "threshold": made.calibration.threshold,
     }
-    show(result, as_json, f"{made!r} in {out}, its threshold set on {len(made.calibration.scores)} further examples")
+    further = format_count(len(made.calibration.scores), "further example")
+    show(result, as_json, f"{made!r} in {out}, its threshold set on {further}")
 
 
 @with_inputs_but(*OTHERS, "text_column", "label_column")
