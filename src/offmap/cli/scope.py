@@ -57,7 +57,10 @@ def check(
 ) -> None:
     """Say whether texts are on topic."""
     from offmap.deploy.scopes import scope as load_scope
+    from offmap.text import check_text
 
+    for number, one in enumerate(text, 1):  # as a person counts what they have typed; a list in Python begins with 0
+        check_text(one, f"text {number}" if len(text) > 1 else "the text")
     loaded = load_scope(scope, None if inputs.encoder is None else inputs.text_encoder())
     found = loaded.check_all(text)
     result = [
