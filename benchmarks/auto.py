@@ -29,8 +29,9 @@ import offmap
 from auto_pairs import DEVELOPMENT, REPORT, World
 from auto_public import PUBLIC, PUBLIC_DEVELOPMENT
 from offmap import Activations
-from offmap.detection.auto import combine_chosen, doubt_answers, gather_evidence, split_known, weigh
-from offmap.detection.candidates import SEARCHING, Budget, Evidence, list_candidates, list_core, list_distances
+from offmap.detection.auto import combine_chosen, doubt_answers, weigh
+from offmap.detection.candidates import SEARCHING, Budget, list_candidates, list_core, list_distances
+from offmap.detection.evidence import Evidence, gather_evidence, split_known
 from offmap.errors import OffmapError, OffmapWarning
 from offmap.metrics.detection import auroc, fpr_at_tpr
 

@@ -60,3 +60,8 @@ def test_a_result_is_shown_in_one_short_line(results, name, starts):
     assert shown.startswith(starts)
     assert len(shown) < 120
     assert "\n" not in shown
+
+
+def test_one_of_a_thing_is_in_the_singular():
+    one = offmap.Activations(np.ones((1, 1)), head=offmap.Head(np.ones((1, 1))))
+    assert (repr(one), repr(one.head)) == ("Activations(1 input, 1 feature, 1 class)", "Head(1 class, 1 feature)")

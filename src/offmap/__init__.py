@@ -19,7 +19,7 @@ _HOMES = {
     "Detector": "offmap.detection",
     "detector": "offmap.detection",
     "boxes": "offmap.openworld",
-    "compare": "offmap.detection.evaluate",
+    "compare": "offmap.detection.comparison",
     "discover": "offmap.discovery",
     "export": "offmap.deploy",
     "guard": "offmap.deploy",
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from offmap.deploy import scope as scope
     from offmap.detection import Detector as Detector
     from offmap.detection import detector as detector
-    from offmap.detection.evaluate import compare as compare
+    from offmap.detection.comparison import compare as compare
     from offmap.discovery import discover as discover
     from offmap.learning.learn import learn as learn
     from offmap.network import Network as Network

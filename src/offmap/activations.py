@@ -16,6 +16,7 @@ from offmap import store
 from offmap.activation_files import HEAD, check_mapped, map_arrays, read_meta, write_folder
 from offmap.errors import InputError, MissingError
 from offmap.typing import Array
+from offmap.wording import format_count
 
 BLOCK_BYTES = 16 * 2**20
 
@@ -70,7 +71,7 @@ class Head:
         return logits
 
     def __repr__(self) -> str:
-        return f"Head({self.n_classes} classes, {self.width} features)"
+        return f"Head({format_count(self.n_classes, 'class', 'classes')}, {format_count(self.width, 'feature')})"
 
 
 class Activations:
@@ -150,11 +151,11 @@ class Activations:
         return len(array)
 
     def __repr__(self) -> str:
-        parts = [f"{len(self)} inputs"]
+        parts = [format_count(len(self), "input")]
         if self._features is not None:
-            parts.append(f"{self._features.shape[1]} features")
+            parts.append(format_count(self._features.shape[1], "feature"))
         if self.has_logits:
-            parts.append(f"{self.n_classes} classes")
+            parts.append(format_count(self.n_classes, "class", "classes"))
         if self._labels is not None:
             parts.append("labels")
         return f"Activations({', '.join([*parts, *self.extras])})"

@@ -335,6 +335,10 @@ def test_promises_on_the_command_line(run, folder):
     assert run(*fit).exit_code == 0
     said = run("recalibrate", "guard.offmap", "test.npz", *head, "--window", "150", "--out", "newer.offmap", "--json")
     assert json.loads(said.stdout) == {"guard": "newer.offmap", "confirmed": 100, "calibrated_on": 150, "tpr": 0.9}
+    np.savez("one.npz", features=np.load("test.npz")["features"][:1])
+    said = run("recalibrate", "guard.offmap", "one.npz", *head, "--out", "newer.offmap")
+    assert said.stdout.startswith("1 confirmed input taken in; newer.offmap is calibrated")
+    assert run("score", "guard.offmap", "one.npz", *head).stdout.startswith("1 input, ")
     streamed = run("score", "guard.offmap", "far.npz", *head, "--fdr", ".2", "--stream", "--json")
     assert len(json.loads(streamed.stdout)["known"]) == 80
     assert "--fdr 0.1" in run("score", "guard.offmap", "far.npz", *head, "--stream").stderr

@@ -92,6 +92,9 @@ def test_the_command_line_makes_and_asks_a_scope(tmp_path: Path, monkeypatch: py
     assert json.loads(done.stdout)["scope"] == "scope.offmap"
     done = CliRunner().invoke(app, ["scope", "check", "scope.offmap", "repay loan early why", FOREIGN[0], *encoder])
     assert [line.partition(" (")[0] for line in done.stdout.splitlines()] == ["on topic", "off topic"]
+    for texts, words in (([""], "the text is empty"), ([FOREIGN[0], " "], "text 2 is empty")):
+        done = CliRunner().invoke(app, ["scope", "check", "scope.offmap", *texts, *encoder])
+        assert (done.exit_code, words in done.stderr) == (1, True)
     (tmp_path / "asked.csv").write_text(f"id,text\n7,repay loan early why\n8,{FOREIGN[0]}\n")
     done = CliRunner().invoke(app, ["score", "scope.offmap", "asked.csv", *encoder, "--out", "said.csv", "--json"])
     assert (json.loads(done.stdout)["inputs"], json.loads(done.stdout)["unknown"]) == (2, 1)

@@ -16,12 +16,12 @@ from offmap.detection.candidates import (
     DISTANCES,
     FAMILIES,
     SEARCHING,
-    Evidence,
     list_candidates,
     list_core,
     list_distances,
 )
 from offmap.detection.combination import LOWEST, TAIL, Combiner, fit_combination
+from offmap.detection.evidence import Evidence
 from offmap.detection.pseudo_unknowns import cross_inputs, fit_head, group_inputs, leave_classes_out, make_trials
 from offmap.errors import InputError, OffmapWarning
 from offmap.metrics.detection import auroc

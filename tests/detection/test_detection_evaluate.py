@@ -9,7 +9,8 @@ import pytest
 from detection_zoo import blobs, rebuilt
 
 import offmap
-from offmap.detection.evaluate import AVERAGE, METRICS, measure
+from offmap.detection.comparison import AVERAGE, METRICS
+from offmap.detection.evaluate import measure
 from offmap.errors import InputError
 from offmap.metrics.detection import aupr, auroc, fpr_at_tpr
 

@@ -186,7 +186,7 @@ def test_openmax_shares_one_distribution_or_says_that_it_cannot() -> None:
         assert auroc("openmax", known, test, far) > 0.5
     many = few(40, 20, 5, 0)[0]
     rows = np.flatnonzero((many.labels != 2) | (np.cumsum(many.labels == 2) == 1))  # one input of class 2 is left
-    with pytest.warns(OffmapWarning, match="1 classes have fewer than 10"):
+    with pytest.warns(OffmapWarning, match="1 class with fewer than 10"):
         fitted = offmap.detector("openmax").fit(many[rows])
     assert np.isfinite(fitted.score(many)).all()
 

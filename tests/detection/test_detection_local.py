@@ -60,7 +60,7 @@ def test_slof_stays_finite_where_known_inputs_coincide() -> None:
 def test_slof_says_what_it_lacks() -> None:
     with pytest.raises(InputError, match="20 neighbours need more than 20 known inputs, got 20"):
         offmap.detector("slof").fit(blobs(20))
-    with pytest.raises(InputError, match="1 known inputs have all-zero features"):
+    with pytest.raises(InputError, match="1 of 4 known inputs have all-zero features"):
         offmap.detector("slof(2)").fit(offmap.Activations(np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.float32)))
     with pytest.raises(InputError, match="k must be a whole number from 1"):
         offmap.detector("slof(0)")

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from offmap.activations import Activations
 from offmap.data import Samples, digits
 from offmap.detection import Detector, Verdicts, detector
-from offmap.detection.evaluate import Comparison, compare
+from offmap.detection.comparison import Comparison, compare
 from offmap.errors import InputError
 from offmap.network import Network
 

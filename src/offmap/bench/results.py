@@ -13,7 +13,7 @@ import numpy as np
 from offmap import store
 from offmap.bench.groups import GroupRow, list_groups
 from offmap.bench.sets import LoadedSet
-from offmap.detection.evaluate import Row
+from offmap.detection.comparison import Row
 from offmap.metrics.detection import STANDARD
 from offmap.typing import Array
 

@@ -21,7 +21,8 @@ from offmap.bench.sets import LoadedSet, load_set
 from offmap.bench.suites import ALL, NetworkSpec, Protocol, Suite
 from offmap.detection import Detector, detector
 from offmap.detection.base import AUTO, Component
-from offmap.detection.evaluate import Measurement, measure, split_metrics
+from offmap.detection.comparison import split_metrics
+from offmap.detection.evaluate import Measurement, measure
 from offmap.detection.registry import example_specs, methods
 from offmap.errors import InputError, MissingError, OffmapError
 from offmap.metrics.detection import detection_report

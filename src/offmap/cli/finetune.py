@@ -9,6 +9,7 @@ import typer
 
 from offmap.cli.options import InputOptions, Json, show, with_inputs_but
 from offmap.cli.scope import OTHERS
+from offmap.wording import format_count
 
 
 @with_inputs_but(*OTHERS, "tokenizer")
@@ -56,5 +57,6 @@ def finetune(
     show(
         result,
         as_json,
-        f"trained on {n_trained} texts of {len(given.classes)} classes; use it with --encoder {out}",
+        f"trained on {format_count(n_trained, 'text')} of {format_count(len(given.classes), 'class', 'classes')}; "
+        f"use it with --encoder {out}",
     )

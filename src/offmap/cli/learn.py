@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offmap.cli.options import InputOptions, Json, say, show, with_inputs
+from offmap.wording import format_count
 
 if TYPE_CHECKING:
     from offmap.data import Samples, Texts
@@ -142,7 +143,7 @@ def _tell_novel(model: Any, predicted: Any) -> list[str]:
     }
     largest = sorted(sizes.items(), key=lambda item: -item[1])
     more = [f"and {len(largest) - SHOWN} more"] if len(largest) > SHOWN else []
-    named = [f"{name} ({size} inputs)" for name, size in largest[:SHOWN]]
+    named = [f"{name} ({format_count(size, 'input')})" for name, size in largest[:SHOWN]]
     return [f"novel classes: {', '.join([*named, *more])}"] if named else []
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from offmap.wording import format_count
+
 if TYPE_CHECKING:
     from offmap.activations import Activations
     from offmap.data import Samples, Texts
@@ -326,7 +328,7 @@ def tell_long_steps() -> Callable[[str, float], None]:
 
 def _tell_skipped(files: Sequence[str]) -> None:
     if files:
-        say(f"left out {len(files)} damaged pictures, the first is {files[0]}")
+        say(f"left out {format_count(len(files), 'damaged picture')}, the first is {files[0]}")
 
 
 def wanted(*detectors: Detector) -> Requirements:

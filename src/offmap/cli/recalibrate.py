@@ -9,6 +9,7 @@ import typer
 
 from offmap.cli.options import InputOptions, Json, show, with_inputs
 from offmap.cli.scored import load_guard, read_scored
+from offmap.wording import format_count
 
 
 @with_inputs
@@ -37,4 +38,8 @@ def recalibrate(
     assert calibration is not None
     kept = len(calibration.scores)
     result = {"guard": str(out), "confirmed": len(acts), "calibrated_on": kept, "tpr": calibration.tpr}
-    show(result, as_json, f"{len(acts)} confirmed inputs taken in; {out} is calibrated on the newest {kept}")
+    show(
+        result,
+        as_json,
+        f"{format_count(len(acts), 'confirmed input')} taken in; {out} is calibrated on the newest {kept}",
+    )

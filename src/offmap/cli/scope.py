@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from offmap.cli.options import InputOptions, Json, show, with_inputs_but
+from offmap.wording import format_count
 
 OTHERS = (
     "model", "weights", "layer", "head", "batch_size", "device", "image_size", "gray", "mean", "std", "skip_unreadable",
@@ -43,7 +44,8 @@ def fit(
         "tpr": tpr,
         "threshold": made.calibration.threshold,
     }
-    show(result, as_json, f"{made!r} in {out}, its threshold set on {len(made.calibration.scores)} further examples")
+    further = format_count(len(made.calibration.scores), "further example")
+    show(result, as_json, f"{made!r} in {out}, its threshold set on {further}")
 
 
 @with_inputs_but(*OTHERS, "text_column", "label_column")
@@ -55,7 +57,10 @@ def check(
 ) -> None:
     """Say whether texts are on topic."""
     from offmap.deploy.scopes import scope as load_scope
+    from offmap.text import check_text
 
+    for number, one in enumerate(text, 1):  # as a person counts what they have typed; a list in Python begins with 0
+        check_text(one, f"text {number}" if len(text) > 1 else "the text")
     loaded = load_scope(scope, None if inputs.encoder is None else inputs.text_encoder())
     found = loaded.check_all(text)
     result = [

@@ -10,6 +10,7 @@ import typer
 
 from offmap.cli.options import Engine, InputOptions, Json, Workers, on_ray, show, with_inputs
 from offmap.cli.scored import load_guard, one_source, read_scored
+from offmap.wording import format_count
 
 if TYPE_CHECKING:
     from offmap.deploy import Scope
@@ -110,7 +111,7 @@ def _tell(summary: dict[str, Any], columns: dict[str, Any], out: Path | None, as
 
     n = len(columns["score"])
     result: dict[str, Any] = {"inputs": n, **summary}
-    words = f"{n} input{'s' if n != 1 else ''}"
+    words = format_count(n, "input")
     if "known" in columns:
         result["unknown"] = int((~columns["known"]).sum())
         words += f", {result['unknown']} of them unknown"
@@ -164,4 +165,4 @@ def _score_on_ray(guard: Any, data: Path, inputs: InputOptions, out: Path | None
         raise InputError("--engine ray: name a folder with --out; every shard's scores go there as Parquet")
     files = scale.score(guard, scale.shards_in(data), out, inputs.source(), workers)
     result = {"detector": guard.chosen, "files": [str(file) for file in files]}
-    show(result, as_json, f"{len(files)} shards scored into {out}")
+    show(result, as_json, f"{format_count(len(files), 'shard')} scored into {out}")

@@ -27,6 +27,7 @@ from offmap.network.onnx_backend import OnnxBackend
 from offmap.openworld.deployment import KIND as DEPLOYMENT
 from offmap.openworld.deployment import Deployment
 from offmap.openworld.extended_network import ExtendedNetwork, linear_module
+from offmap.wording import format_count
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Exported:
         beside = "" if self.data is None else f" with its weights in {self.data.name}"
         return (
             f"{self.path}{beside}: {self.method} behind the model, accepting {self.tpr:.0%} of known inputs; scores of "
-            f"{self.checked} inputs agree with Python's to {self.difference:.1e} of their size"
+            f"{format_count(self.checked, 'input')} agree with Python's to {self.difference:.1e} of their size"
         )
 
 

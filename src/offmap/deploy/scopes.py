@@ -17,6 +17,7 @@ from offmap.openworld import Deployment, KnownExamples
 from offmap.openworld.network_files import prefix_names, select_prefix
 from offmap.text import TextEncoder
 from offmap.typing import Array, Float32Array
+from offmap.wording import format_count
 
 KIND = "scope"
 TPR = 0.97
@@ -82,8 +83,9 @@ class Scope:
     off_topic: KnownExamples | None = None
 
     def __repr__(self) -> str:
-        off = "" if self.off_topic is None else f", {len(self.off_topic)} off-topic ones"
-        return f"Scope({len(self.on_topic)} examples{off}, accepts {self.calibration.tpr:.0%} of on-topic texts)"
+        off = "" if self.off_topic is None else f", {format_count(len(self.off_topic), 'off-topic one')}"
+        examples = format_count(len(self.on_topic), "example")
+        return f"Scope({examples}{off}, accepts {self.calibration.tpr:.0%} of on-topic texts)"
 
     def check(self, text: str) -> ScopeVerdict:
         """Judge one text.

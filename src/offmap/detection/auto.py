@@ -10,7 +10,7 @@ inputs either, and methods that measure distances in its features take the place
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,33 +19,16 @@ import torch
 
 from offmap.activations import Activations
 from offmap.detection.base import Score
-from offmap.detection.candidates import (
-    WIDE,
-    Budget,
-    Evidence,
-    components_of,
-    list_candidates,
-    list_core,
-    list_distances,
-)
-from offmap.detection.pseudo_unknowns import CROSSED, LEFT_OUT, Trial, make_trials
+from offmap.detection.candidates import Budget, components_of, list_candidates, list_core, list_distances
+from offmap.detection.evidence import FEWEST, Evidence, fit_and_score, gather_evidence, split_known
 from offmap.detection.terms import Plan, Term
 from offmap.errors import InputError, OffmapError, OffmapWarning
 from offmap.extra_passes import Requirements
-from offmap.metrics.detection import auroc
-from offmap.progress import show_progress
-from offmap.typing import Array
 
 COMBINE = "root"
-ROWS = 4000  # known inputs that the choice is made on
-HELD_OUT, MOST_HELD_OUT = 0.2, 1000
-FEWEST = 40  # below, no candidate can be told from another
-FEW = 500  # with fewer inputs than this, classes are left out five times: single trials are noisy
 BEST = 4  # families whose best candidate is added to the core
-TOLD, UNTOLD = (
-    0.85,
-    0.75,
-)  # best AUROC on classes left out: from the first on nothing changes, below the second distances
+TOLD = 0.85  # best AUROC on classes left out, from which on the network's answers count in full
+UNTOLD = 0.75  # below, distances alone count
 FURTHER_PASSES = ("odin", "mc_dropout")
 PLAIN = ("energy", "knn(1, normalize=false)", "mahalanobis(0.1)", "gmm(1)", "msp")  # where nothing can be compared
 
@@ -167,93 +150,12 @@ def choose_sum(
     return combine_chosen(chosen), Trials(asdict(each) for each in chosen)
 
 
-def gather_evidence(
-    candidates: Sequence[Evidence],
-    fit: Activations,
-    held_out: Activations,
-    seed: int = 0,
-    device: str | torch.device = "cpu",
-) -> list[Evidence]:
-    """Try candidates on pseudo-unknown inputs.
-
-    Parameters
-    ----------
-    candidates : sequence of Evidence
-        What to try; one with a reason why not is left as it is.
-    fit, held_out : Activations
-        Known inputs to fit on, and others.
-    seed : int, default=0
-        Seed of the pseudo-unknown inputs.
-    device : str or torch.device, default="cpu"
-        Where to compute.
-
-    Returns
-    -------
-    list of Evidence
-        The same with AUROCs; without any where there are too few inputs to compare on.
-    """
-    enough = len(fit) + len(held_out) >= FEWEST
-    rounds = 1 if fit.has_features and fit.features.shape[1] > WIDE else 5 if len(fit) < FEW else 2
-    judged = []
-    with np.errstate(over="ignore", invalid="ignore"):  # numbers too large for float32: no method can score them
-        trials = _list_trials(fit, held_out, rounds, seed) if enough else []
-        with show_progress("choosing a detector, candidate", len(candidates)) as advance:
-            for candidate in candidates:
-                judged.append(judge(candidate, trials, device))
-                advance(note=candidate.spec)
-    return judged
-
-
-def _list_trials(fit: Activations, held_out: Activations, rounds: int, seed: int) -> list[Trial]:
-    """All trials that can be made; none where the numbers allow no head."""
-    try:
-        return list(make_trials(fit, held_out, rounds, seed))
-    except OffmapError:
-        return []
-
-
 def combine_chosen(evidence: Sequence[Evidence]) -> Plan:
     """Make the sum of all candidates that have a weight."""
     terms = tuple(Term(components_of(each.spec), each.weight) for each in evidence if each.weight)
     if not terms:
         raise InputError(f"auto: no method can be fitted ({evidence[0].why}); give more inputs, or name a method")
     return Plan(terms, COMBINE)
-
-
-def split_known(known: Activations, val: Activations | None, seed: int) -> tuple[Activations, Activations]:
-    """Draw the inputs that the choice is made on: some to fit on, others held out."""
-    order = np.random.default_rng([seed, 3]).permutation(len(known))[:ROWS]
-    if val is not None and len(val):
-        drawn = np.random.default_rng([seed, 4]).permutation(len(val))[:MOST_HELD_OUT]
-        return known[np.sort(order)], val[np.sort(drawn)]
-    if len(order) == 1:
-        return known, known
-    count = min(MOST_HELD_OUT, max(1, round(len(order) * HELD_OUT)))
-    return known[np.sort(order[count:])], known[np.sort(order[:count])]
-
-
-def judge(candidate: Evidence, trials: Sequence[Trial], device: str | torch.device) -> Evidence:
-    """Measure how well a candidate tells known from pseudo-unknown inputs, on average over the trials of each kind."""
-    if candidate.why:
-        return candidate
-    areas: dict[str, list[float]] = {LEFT_OUT: [], CROSSED: []}
-    for trial in trials:
-        try:
-            inside, outside = _fit_and_score(candidate.spec, trial.fit, (trial.known, trial.unknown), device)
-        except OffmapError as error:
-            return replace(candidate, why=f"cannot be fitted: {error}")
-        areas[trial.kind].append(float(auroc(inside, outside)))
-    left_out, crossed = (float(np.mean(found)) if found else None for found in areas.values())
-    return replace(candidate, left_out=left_out, crossed=crossed)
-
-
-def _fit_and_score(spec: str, fit: Activations, sets: Iterable[Activations], device: str | torch.device) -> list[Array]:
-    from offmap.detection.detectors import Detector
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OffmapWarning)  # such as a singular covariance: the score tells what it costs
-        made = Detector(components_of(spec)).fit(fit, device=device)
-        return [made.score(acts, device) for acts in sets]
 
 
 def weigh(judged: Sequence[Evidence], core: Sequence[str], compare: bool = True) -> list[Evidence]:
@@ -354,7 +256,7 @@ def _plain_sum(judged: Sequence[Evidence], fit: Activations, device: str | torch
             found.append(each if each.why else replace(each, why="nothing could be compared"))
             continue
         try:
-            _fit_and_score(each.spec, fit, (fit,), device)
+            fit_and_score(each.spec, fit, (fit,), device)
         except OffmapError as error:
             found.append(replace(each, why=f"cannot be fitted: {error}"))
         else:

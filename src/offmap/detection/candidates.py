@@ -1,24 +1,19 @@
-"""What ``auto`` can add up: the core that it always takes, the families that it chooses from, and the evidence on each.
+"""What ``auto`` can add up: the core that it always takes, and the families that it chooses from.
 
 Both lists were settled on the networks that `benchmarks/auto_pairs.py` calls development.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import ndtri
 
 from offmap.activations import Activations
 from offmap.detection.checks import missing_input
+from offmap.detection.evidence import WIDE, Evidence
 
 Budget = Literal["full", "fast"]
-TRUST = 0.75  # in classes left out, against crossed inputs
-CERTAIN = 1e-3  # an AUROC nearer to 0 or 1 cannot be told from this
-WIDE = 1024  # with more features than this, classes are left out once: decompositions cost their cube
 UNITS = 10  # times the median: a column that spreads further is in another unit than the rest
 
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -54,40 +49,6 @@ CORES: dict[tuple[str, bool], tuple[str, ...]] = {  # by budget, and whether the
 DISTANCES = ("plda", "mahalanobis(0.1)", "rmds_pp", "pca", _LOCAL[1])  # what counts where the network's answers do not
 ENOUGH = 10  # inputs per class: with fewer, classes left out are hard to tell apart on any network
 LOGITS_ALONE = ("energy", "gen", "msp")  # the core where there are no features
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Evidence about one candidate.
-
-    Attributes
-    ----------
-    spec, family : str
-        Its text form, and the family that it stands for.
-    left_out, crossed : float or None
-        AUROC of held-out known inputs against inputs of classes left out, and against crossed ones.
-    weight : float
-        In the sum; 0 when it was not chosen.
-    why : str
-        One sentence on why it is in the sum or not.
-    """
-
-    spec: str
-    family: str
-    left_out: float | None = None
-    crossed: float | None = None
-    weight: float = 0.0
-    why: str = ""
-
-    @property
-    def separation(self) -> float:
-        """How many standard deviations lie between known and pseudo-unknown inputs, were both normal."""
-        found = [(TRUST, self.left_out), (1 - TRUST, self.crossed)]
-        told = [(trust, area) for trust, area in found if area is not None]
-        if not told:
-            return 0.0
-        area = sum(trust * area for trust, area in told) / sum(trust for trust, _ in told)
-        return max(0.0, math.sqrt(2) * float(ndtri(np.clip(area, CERTAIN, 1 - CERTAIN))))
 
 
 def list_candidates(budget: Budget, known: Activations) -> list[Evidence]:

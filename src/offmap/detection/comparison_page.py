@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from offmap.detection.evaluate import KNOWN
 from offmap.metrics.detection import METRICS, metric_names
 
 if TYPE_CHECKING:
-    from offmap.detection.evaluate import Comparison, Row
+    from offmap.detection.comparison import Comparison, Row
     from offmap.report import Page
 
-KNOWN = "id"
-LONGEST = 48  # characters of a method in a table
 AVERAGE = "average"
 
 
@@ -22,7 +21,7 @@ def format_table(comparison: Comparison) -> str:
     Parameters
     ----------
     comparison : Comparison
-        What `offmap.detection.evaluate.compare` found.
+        What `offmap.detection.comparison.compare` found.
 
     Returns
     -------
@@ -83,7 +82,7 @@ def make_page(comparison: Comparison, title: str) -> Page:
     Parameters
     ----------
     comparison : Comparison
-        What `offmap.detection.evaluate.compare` found.
+        What `offmap.detection.comparison.compare` found.
     title : str
         Heading of the page.
 

@@ -19,7 +19,7 @@ from offmap.errors import InputError
 from offmap.typing import Array
 
 if TYPE_CHECKING:
-    from offmap.detection.detectors import Detector
+    from offmap.detection.plan_calibrator import PlanCalibrator
 
 KEPT = 10_000  # discoveries whose share of later levels is remembered; older ones add next to nothing
 _LORD_SUM = 0.0790  # with which the shares of all times add up to a little less than 1
@@ -177,7 +177,7 @@ class VerdictStream:
         In the calibration set; see `offmap.detection.p_values.conditional_p_values`.
     """
 
-    def __init__(self, detector: Detector, procedure: OnlineFDR, confidence: float | None) -> None:
+    def __init__(self, detector: PlanCalibrator, procedure: OnlineFDR, confidence: float | None) -> None:
         self.detector, self.procedure, self.confidence = detector, procedure, confidence
 
     @property

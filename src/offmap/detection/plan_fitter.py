@@ -1,4 +1,4 @@
-"""`PlanFitter`: a plan of shapers and scores that is fitted on known inputs. The base of `Detector`."""
+"""`PlanFitter`: a plan of shapers and scores that is fitted on known inputs. The lowest base of `Detector`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PlanFitter:
 
     See Also
     --------
-    offmap.detection.detectors.Detector : Adds scoring, calibration and files.
+    offmap.detection.detectors.Detector : The class that users meet; adds scoring, calibration and files.
     """
 
     def __init__(self, layout: Sequence[Component] | Plan) -> None:

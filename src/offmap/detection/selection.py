@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from offmap.activations import Activations
-from offmap.detection.auto import split_known
 from offmap.detection.base import AUTO, Component
+from offmap.detection.evidence import split_known
 from offmap.detection.pseudo_unknowns import Trial, make_trials
 from offmap.errors import InputError
 from offmap.metrics.detection import auroc, fpr_at_tpr

@@ -12,6 +12,7 @@ import numpy as np
 
 from offmap.errors import DependencyError, InputError
 from offmap.typing import Array
+from offmap.wording import format_count
 
 MAX_SCORE = float(np.finfo(np.float32).max)  # what JSON carries in place of infinity
 
@@ -48,7 +49,7 @@ class Verdicts:
     >>> found[1]
     Verdict(score=-1.0, p_value=0.01, known=False, predicted=0)
     >>> found[~found.known]
-    Verdicts(1 inputs, 1 unknown)
+    Verdicts(1 input, 1 unknown)
     >>> found.to_pandas(class_names=["ant", "bee"])
       class  known  p_value  score
     0   bee   True     0.80    2.5
@@ -81,7 +82,7 @@ class Verdicts:
         return Verdicts(self.score[index], self.p_value[index], self.known[index], predicted)
 
     def __repr__(self) -> str:
-        return f"Verdicts({len(self)} inputs, {int(np.sum(~self.known))} unknown)"
+        return f"Verdicts({format_count(len(self), 'input')}, {int(np.sum(~self.known))} unknown)"
 
     def columns(self, class_names: Sequence[str] | None = None, path: Sequence[Any] | None = None) -> dict[str, Array]:
         """Give the columns of the table that `to_pandas`, `to_csv` and the command line write.

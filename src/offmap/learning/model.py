@@ -25,6 +25,7 @@ from offmap.neighbors.vectors import unit
 from offmap.network import Network
 from offmap.text import MadeFromTexts, read_text_reference
 from offmap.typing import Float32Array
+from offmap.wording import format_count
 
 KIND = "open-world-model"
 _FIELDS = {
@@ -128,7 +129,8 @@ class OpenWorldModel(MadeFromTexts):
 
     def __repr__(self) -> str:
         novel = len(self.class_ids) - self.n_known
-        return f"OpenWorldModel({self.config.get('objective')}, {self.n_known} known classes, {novel} novel)"
+        known = format_count(self.n_known, "known class", "known classes")
+        return f"OpenWorldModel({self.config.get('objective')}, {known}, {novel} novel)"
 
     @property
     def n_classes(self) -> int:

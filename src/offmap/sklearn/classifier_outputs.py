@@ -52,7 +52,7 @@ def read_activations(model: Any, X: Any) -> Activations:
     >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
     >>> acts = read_activations(LogisticRegression().fit(X, [0, 0, 1, 1]), X)
     >>> acts, acts.predictions
-    (Activations(4 inputs, 1 features, 2 classes), array([0, 0, 1, 1]))
+    (Activations(4 inputs, 1 feature, 2 classes), array([0, 0, 1, 1]))
     """
     last, rows = _last_step(model, X)
     features = _numbers(rows)

@@ -28,7 +28,8 @@ def check_texts(texts: Iterable[Any], max_characters: int = MAX_CHARACTERS) -> l
     Raises
     ------
     InputError
-        If one of them is no text, empty, too long, or holds half of a character.
+        If one of them is no text, empty, too long, or holds half of a character; it is named by its place in the list,
+        from 0.
 
     Examples
     --------

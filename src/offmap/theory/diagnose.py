@@ -112,7 +112,7 @@ def _methods(known: Activations, seed: int) -> tuple[list[Finding], Section] | N
     if known.labels is not None and (known.labels < 0).any():
         known = known[np.flatnonzero(known.labels >= 0)]
     from offmap.detection.auto import Auto, choose_sum
-    from offmap.detection.candidates import Evidence
+    from offmap.detection.evidence import Evidence
 
     if len(known) == 0:
         return None

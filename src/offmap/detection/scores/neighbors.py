@@ -155,8 +155,8 @@ def refuse_zeros(rows: Tensor, method: str) -> None:
     """
     if empty := int((rows == 0).all(dim=1).sum()):
         raise InputError(
-            f"{method}: {empty} known inputs have all-zero features, which point nowhere; leave them out "
-            "(acts[acts.features.any(axis=1)]) or use normalize=False"
+            f"{method}: {empty} of {len(rows)} known inputs have all-zero features, which point nowhere; leave them "
+            "out (acts[acts.features.any(axis=1)]) or use normalize=False"
         )
 
 

@@ -17,6 +17,7 @@ from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
 from offmap.detection.statistics import ClassMoments, RowSample, Statistic
 from offmap.errors import InputError, OffmapWarning
+from offmap.wording import format_count
 
 SAMPLE = 20_000
 FEW = 10  # rightly classified inputs below which a class has no distribution of its own
@@ -176,8 +177,8 @@ class OpenMax(Score):
         known = torch.cat(new)
         enough = len(known) >= FEW
         warnings.warn(
-            f"{self}: {len(few)} classes have fewer than {FEW} rightly classified inputs; they share one distribution "
-            "of distances"
+            f"{self}: {format_count(len(few), 'class', 'classes')} with fewer than {FEW} rightly classified inputs; "
+            "such classes share one distribution of distances"
             + ("" if enough else f", and of {len(known)} distances there is none: it is a softmax there"),
             OffmapWarning,
             stacklevel=2,
