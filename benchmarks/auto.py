@@ -29,8 +29,8 @@ import offmap
 from auto_pairs import DEVELOPMENT, REPORT, World
 from auto_public import PUBLIC, PUBLIC_DEVELOPMENT
 from offmap import Activations
-from offmap.detection.auto import combine_chosen, doubt_answers, weigh
-from offmap.detection.candidates import SEARCHING, Budget, list_candidates, list_core, list_distances
+from offmap.detection.auto import combine_chosen, weigh_evidence
+from offmap.detection.candidates import SEARCHING, Budget, list_candidates
 from offmap.detection.evidence import Evidence, gather_evidence, split_known
 from offmap.errors import OffmapError, OffmapWarning
 from offmap.metrics.detection import auroc, fpr_at_tpr
@@ -64,9 +64,7 @@ def plan_from(trials: list[dict[str, Any]], known: Activations, budget: Budget) 
     evidence = [Evidence(**{**trial, "weight": 0.0, "why": ""}) for trial in trials]
     tried = [each for each in evidence if each.left_out is not None or each.crossed is not None]
     usable = [each for each in tried if budget == "full" or each.spec not in SEARCHING]
-    compare = known.has_logits or known.labels is not None
-    weighed = weigh(usable, list_core(budget, known), compare)
-    return repr(combine_chosen(doubt_answers(weighed, list_distances(budget, known))))
+    return repr(combine_chosen(weigh_evidence(usable, known, budget)))
 
 
 def complete(trials: list[dict[str, Any]], known: Activations) -> list[dict[str, Any]]:

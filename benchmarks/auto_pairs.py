@@ -490,9 +490,11 @@ DEVELOPMENT: dict[str, Callable[[], World]] = {
     "BANKING77, 30 intents": partial(some_bank_intents, 30, 304),
     "50 classes on the CIFAR-100 DenseNet": partial(head_on_densenet, "cifar100", 50, 305),
     "6 digits, CNN": partial(digits_on_cnn, 6, 15, 311, seed=2),
+    "25 classes of Caltech-101 on ResNet-50": partial(photographs, 25, 501),
 }
 REPORT: dict[str, Callable[[], World]] = {
-    "25 classes of Caltech-101 on ResNet-50": partial(photographs, 25, 501),
+    "15 classes of Caltech-101 on ResNet-50": partial(photographs, 15, 601),
+    "50 classes of Caltech-101 on ResNet-50": partial(photographs, 50, 603),
     "CLINC150, 40 intents": partial(some_intents, 40, 503),
     "BANKING77, 20 intents": partial(some_bank_intents, 20, 504),
     "40 classes on the CIFAR-100 DenseNet": partial(head_on_densenet, "cifar100", 40, 505),

@@ -28,6 +28,7 @@ FOLDER = Path(os.environ.get("OFFMAP_PUBLIC", "."))
 INTENTS = "NLU-Evaluation-Data/CrossValidation/autoGeneFromRealAnno/*/CrossValidation/KFold_1/trainset/*.csv"
 COMMANDS = "nlu-benchmark/2017-06-custom-intent-engines/*/train_*_full.json"
 NEWS = "CharCnn_Keras/data/ag_news_csv/test.csv"
+SOUNDS = 50  # kinds, 40 recordings of each
 FRUITS, PICTURES = 60, 20  # classes, and pictures of each, spread over the angles that a fruit was taken from
 SIDE, MEAN = 224, (103.939, 116.779, 123.68)
 
@@ -126,21 +127,23 @@ def fruits(count: int, key: int) -> World:
 
 
 def sounds(count: int, key: int) -> World:
-    """Some kinds of sounds as spectrograms on ResNet-50 features against other kinds and textures."""
+    """Some kinds of sounds as spectrograms on ResNet-50 features against other kinds, textures and photographs."""
     held = locate_cache() / "auto-sounds.npz"
-    rows, labels = extract(FOLDER / "ESC-50", FOLDER / "resnet50.onnx", 25, 16, held)
-    far = {"textures": resnet("dtd10")["features"]}
-    return from_classes(*divided(rows, labels, key), generator(key + 1).permutation(25)[:count], far)
+    rows, labels = extract(FOLDER / "ESC-50", FOLDER / "resnet50.onnx", SOUNDS, 40, held)
+    far = {"textures": resnet("dtd10")["features"], "Caltech-101": resnet("caltech101")["features"]}
+    return from_classes(*divided(rows, labels, key), generator(key + 1).permutation(SOUNDS)[:count], far)
 
 
 PUBLIC_DEVELOPMENT: dict[str, Callable[[], World]] = {
     "HWU64, 40 intents": partial(intents, 40, 411),
     "HWU64, 15 intents": partial(intents, 15, 413),
     "news, 3 topics": partial(news, 3, 415),
+    "25 kinds of sounds on ResNet-50": partial(sounds, 25, 601),
+    "35 kinds of sounds on ResNet-50": partial(sounds, 35, 603),
 }
 PUBLIC: dict[str, Callable[[], World]] = {
     "HWU64, 25 intents": partial(intents, 25, 509),
     "SNIPS, 4 intents": partial(commands, 4, 513),
     "40 fruits on ResNet-50": partial(fruits, 40, 417),
-    "15 kinds of sounds on ResNet-50": partial(sounds, 15, 419),
+    "30 kinds of sounds on ResNet-50": partial(sounds, 30, 607),
 }

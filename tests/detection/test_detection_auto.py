@@ -10,12 +10,13 @@ import pytest
 from detection_zoo import World
 
 import offmap
-from offmap.detection.auto import Trials, doubt_answers, weigh
+from offmap.detection.auto import Trials, doubt_answers, favour_directions, weigh
 from offmap.detection.candidates import (
     CORES,
     DISTANCES,
     FAMILIES,
     SEARCHING,
+    has_wide_features,
     list_candidates,
     list_core,
     list_distances,
@@ -384,6 +385,27 @@ def test_the_doubt_grows_as_classes_left_out_get_harder_to_tell() -> None:
     assert shares(0.9) == [2.0, 0.0]
     assert shares(0.8) == [1.0, 1.0]
     assert shares(0.7) == [0.0, 2.0]
+
+
+def test_directions_count_more_in_wide_features_where_they_tell_classes_left_out() -> None:
+    def weight(area: float | None, wide: bool = True, spec: str = "mahalanobis_pp") -> float:
+        return favour_directions([Evidence(spec, "gaussians", area, 0.9, weight=1.0)], wide)[0].weight
+
+    assert weight(0.9) == 5.0
+    assert [weight(0.8), weight(None), weight(0.9, wide=False), weight(0.9, spec="plda")] == [1.0] * 4
+
+
+def test_features_are_wide_from_a_thousand_columns_and_ten_inputs_a_class_on() -> None:
+    features, labels = clouds(100)
+    beside = np.random.default_rng(1).normal(scale=0.1, size=(100, 1100)).astype(np.float32)
+    wide = np.concatenate([features, beside], axis=1)
+    acts = offmap.Activations(wide, head=fit_head(wide, labels, CLASSES), labels=labels)
+    assert has_wide_features(acts)
+    assert not has_wide_features(acts[:45])  # nine of each class
+    assert not has_wide_features(offmap.Activations(wide, labels=labels))  # no logits
+    assert not has_wide_features(known())
+    chosen = {trial["spec"]: trial for trial in offmap.detector("auto(fast)").fit(acts).trials}
+    assert "features are wide" in chosen["mahalanobis_pp"]["why"]
 
 
 def test_candidates_that_nothing_speaks_for_get_no_weight() -> None:

@@ -19,7 +19,14 @@ import torch
 
 from offmap.activations import Activations
 from offmap.detection.base import Score
-from offmap.detection.candidates import Budget, components_of, list_candidates, list_core, list_distances
+from offmap.detection.candidates import (
+    Budget,
+    components_of,
+    has_wide_features,
+    list_candidates,
+    list_core,
+    list_distances,
+)
 from offmap.detection.evidence import FEWEST, Evidence, fit_and_score, gather_evidence, split_known
 from offmap.detection.terms import Plan, Term
 from offmap.errors import InputError, OffmapError, OffmapWarning
@@ -29,6 +36,7 @@ COMBINE = "root"
 BEST = 4  # families whose best candidate is added to the core
 TOLD = 0.85  # best AUROC on classes left out, from which on the network's answers count in full
 UNTOLD = 0.75  # below, distances alone count
+DIRECTIONS, FAVOURED = "mahalanobis_pp", 4.0  # its further weight in wide features
 FURTHER_PASSES = ("odin", "mc_dropout")
 PLAIN = ("energy", "knn(1, normalize=false)", "mahalanobis(0.1)", "gmm(1)", "msp")  # where nothing can be compared
 
@@ -139,15 +147,36 @@ def choose_sum(
             raise InputError(f"{auto}: the inputs to choose on hold NaN or infinity; remove or mend these inputs")
     judged = gather_evidence(list_candidates(auto.budget, known), fit, held_out, auto.seed, device)
     compared = any(each.left_out is not None or each.crossed is not None for each in judged)
-    # clusters stand in for classes where there are none; they are too unlike them to choose on
-    chosen = weigh(judged, list_core(auto.budget, known), known.has_logits or known.labels is not None)
-    chosen = doubt_answers(chosen, list_distances(auto.budget, known))
+    chosen = weigh_evidence(judged, known, auto.budget)
     if not any(each.weight for each in chosen):
         chosen = _plain_sum(judged, fit, device)
     if auto.passes:
         chosen += _further_passes(known, chosen)
     _warn(chosen, known, compared)
     return combine_chosen(chosen), Trials(asdict(each) for each in chosen)
+
+
+def weigh_evidence(judged: Sequence[Evidence], known: Activations, budget: Budget) -> list[Evidence]:
+    """Weigh candidates by the evidence on them and by what is known of these activations.
+
+    Parameters
+    ----------
+    judged : sequence of Evidence
+        All candidates of the budget.
+    known : Activations
+        Known inputs.
+    budget : {"full", "fast"}
+        What the core is made of.
+
+    Returns
+    -------
+    list of Evidence
+        The same with weights and reasons.
+    """
+    # clusters stand in for classes where there are none; they are too unlike them to choose on
+    weighed = weigh(judged, list_core(budget, known), known.has_logits or known.labels is not None)
+    weighed = favour_directions(weighed, has_wide_features(known))
+    return doubt_answers(weighed, list_distances(budget, known))
 
 
 def combine_chosen(evidence: Sequence[Evidence]) -> Plan:
@@ -197,6 +226,37 @@ def weigh(judged: Sequence[Evidence], core: Sequence[str], compare: bool = True)
     for each in judged:
         weight = (each.spec in always) + share * (each.spec in chosen)
         found.append(each if each.why else replace(each, weight=weight, why=_reason(each, always, chosen, best)))
+    return found
+
+
+def favour_directions(weighed: Sequence[Evidence], wide: bool) -> list[Evidence]:
+    """Give ``mahalanobis_pp`` more weight in wide features, if it tells classes left out from those that stayed.
+
+    Most of the thousands of columns of a network that was trained for other classes hold noise here. Distances add it
+    up; directions under a covariance that is shrunk do not.
+
+    Parameters
+    ----------
+    weighed : sequence of Evidence
+        All candidates with their weights.
+    wide : bool
+        Whether features are wide, with enough inputs per class; if not, nothing changes.
+
+    Returns
+    -------
+    list of Evidence
+        The same, with 4 added to the weight if its AUROC on classes left out is at least 0.85.
+
+    Examples
+    --------
+    >>> [each.weight for each in favour_directions([Evidence("mahalanobis_pp", "gaussians", 0.9, weight=1.0)], True)]
+    [5.0]
+    """
+    found = []
+    for each in weighed:
+        if wide and each.spec == DIRECTIONS and each.weight and (each.left_out or 0) >= TOLD:
+            each = replace(each, weight=each.weight + FAVOURED, why=f"{each.why}; features are wide, so it counts more")
+        found.append(each)
     return found
 
 

@@ -138,9 +138,37 @@ def list_distances(budget: Budget, known: Activations) -> tuple[str, ...]:
     >>> list_distances("fast", few), list_distances("fast", few[[0, 1, 2] * 10])
     ((), ('plda', 'mahalanobis(0.1)', 'rmds_pp', 'pca'))
     """
-    if not (known.has_features and known.has_logits) or len(known) < ENOUGH * known.n_classes:
+    if not _has_enough(known):
         return ()
     return tuple(spec for spec in DISTANCES if budget == "full" or spec not in SEARCHING)
+
+
+def has_wide_features(known: Activations) -> bool:
+    """Say whether there are more than 1,024 features, logits, and at least ten inputs per class.
+
+    Parameters
+    ----------
+    known : Activations
+        Known inputs.
+
+    Returns
+    -------
+    bool
+        False without features.
+
+    Examples
+    --------
+    >>> from offmap import Head
+    >>> known = Activations(np.ones((20, 2000)), head=Head(np.ones((2, 2000))))
+    >>> has_wide_features(known), has_wide_features(known[:9])
+    (True, False)
+    """
+    return _has_enough(known) and known.features.shape[1] > WIDE
+
+
+def _has_enough(known: Activations) -> bool:
+    """Say whether there are features, logits and ten inputs per class, so that evidence on classes left out counts."""
+    return known.has_features and known.has_logits and len(known) >= ENOUGH * known.n_classes
 
 
 def has_different_units(known: Activations) -> bool:
