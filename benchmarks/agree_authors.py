@@ -47,6 +47,7 @@ SOURCES = {
     "neglabel": "NegLabel",
 }
 SPECS = {
+    "nac": "nac(full=50)",  # as the authors have it, however few inputs there are
     "neglabel": "neglabel(2, temperature=0.1, groups=3)",
     "weiper": repr(WeiPer(repeats=REPEATS)),
     "adascale_a": "adascale_a(correction=10, shifted=20)|energy",

@@ -275,7 +275,7 @@ def test_damaged_pictures_are_skipped_on_request_and_counted(run, folder):
     assert "0.png: not a readable picture" in run(*words).stderr
     skipped = run(*words, "--skip-unreadable", "--json")
     assert skipped.exit_code == 0, skipped.output
-    assert "left out 1 damaged pictures" in skipped.stderr
+    assert "left out 1 damaged picture," in skipped.stderr
     assert json.loads(skipped.stdout)["inputs"] == 9
 
 

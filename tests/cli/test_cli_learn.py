@@ -92,7 +92,7 @@ def test_pictures_in_folders_whose_names_are_the_classes(tmp_path: Path) -> None
     words = ["simclr", "--data", str(tmp_path / "pictures"), "--known", "ant,bee", "--k", "3", "--set", "epochs=1"]
     code, out, error = run(*words, "--set", "projection=8", "--skip-unreadable", "--out", str(tmp_path / "run"))
     assert code == 0, error
-    assert "left out 1 damaged pictures" in error
+    assert "left out 1 damaged picture," in error
     assert "2 known classes, 1 novel" in out
 
 

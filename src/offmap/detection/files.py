@@ -142,6 +142,8 @@ def _check_scores(fitting: Fitting) -> None:
         try:
             with torch.no_grad():
                 scores = fitting.score(batch)
+        except StoreError:
+            raise
         except OffmapError:
             continue  # about the made-up rows
         if scores.shape != (len(batch),):

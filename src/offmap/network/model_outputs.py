@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from offmap.errors import InputError
+from offmap.typing import Array
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
@@ -206,3 +208,8 @@ def is_linear_head(features: torch.Tensor, logits: torch.Tensor, linear: Any) ->
     error = (rows @ weight.T + bias - logits.double()).abs().amax()
     size = (rows.abs() @ weight.abs().T + bias.abs()).amax()
     return bool(error <= size * (1e-3 if features.dtype in (torch.float32, torch.float64) else 2e-2))
+
+
+def copy_to_numpy(value: torch.Tensor) -> Array:
+    """Copy a tensor to float32 numbers that share no memory with the model or the user's inputs."""
+    return np.array(value.detach().float().cpu().numpy(), dtype=np.float32, copy=True)

@@ -1,12 +1,11 @@
-"""Running a PyTorch model: finding its linear head, tapping what goes in, leaving nothing behind."""
+"""Running a PyTorch model: tapping what goes into its head or comes out of a layer, and leaving nothing behind."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,13 @@ from offmap.extra_passes import Layer, Request
 from offmap.network import extra_passes
 from offmap.network.backend import Backend
 from offmap.network.batches import is_array, update_digest
-from offmap.network.linear_calls import FunctionalHead, LinearCalls, find_functional_head, is_softmax_of, two_sided
+from offmap.network.hooks import Hook, hooked, replace_output
+from offmap.network.linear_calls import FunctionalHead, LinearCalls, two_sided
 from offmap.network.model_outputs import (
     Inputs,
     Output,
     call_model,
+    copy_to_numpy,
     explain_wrong_shape,
     find_input_rows,
     find_logits,
@@ -33,14 +34,10 @@ from offmap.network.model_outputs import (
 from offmap.network.onnx_graph import make_head
 from offmap.network.preserve import preserve_rng, preserve_state
 from offmap.network.reductions import pool_positions, reduce_output
+from offmap.network.torch_head import find_head
 from offmap.typing import Array
 
 _PROBE = 4
-
-Hook = Callable[[Any], Any]
-
-
-FUNCTIONAL = "the last product with a matrix"  # what is tapped when no module of its own gives the logits
 
 
 class TorchBackend(Backend):
@@ -108,7 +105,7 @@ class TorchBackend(Backend):
             return self._last_functional_head
         linear = self.module(self._tap or "")
         bias = linear.bias
-        return make_head(_copied(linear.weight), None if bias is None else _copied(bias))
+        return make_head(copy_to_numpy(linear.weight), None if bias is None else copy_to_numpy(bias))
 
     def layers(self) -> dict[str, str]:
         """Return every named layer and its kind."""
@@ -180,7 +177,7 @@ class TorchBackend(Backend):
                 else:
                     extra = extra_passes.run_extra_pass(self, request, inputs, start)
                 found |= {f"extra.{name}": value for name, value in extra.items()}
-        return {name: _copied(value) for name, value in found.items()}
+        return {name: copy_to_numpy(value) for name, value in found.items()}
 
     def forward(self, inputs: Inputs, hooks: Sequence[tuple[str, Hook]] = ()) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one pass with some layers' outputs replaced and return features and logits, still in the graph.
@@ -208,8 +205,8 @@ class TorchBackend(Backend):
 
         with ExitStack() as stack:
             for name, hook in hooks:
-                stack.enter_context(_hooked(self.module(name), _replacing(hook)))
-            stack.enter_context(_hooked(self.module(self._tap or ""), see))
+                stack.enter_context(hooked(self.module(name), replace_output(hook)))
+            stack.enter_context(hooked(self.module(self._tap or ""), see))
             logits = self._answer(inputs)
         if not calls:
             raise InputError(f"the tapped layer {self._tap!r} did not run on these inputs")
@@ -232,11 +229,11 @@ class TorchBackend(Backend):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         with ExitStack() as stack:
             for name, hook in hooks:
-                stack.enter_context(_hooked(self.module(name), _replacing(hook)))
+                stack.enter_context(hooked(self.module(name), replace_output(hook)))
             noted = stack.enter_context(LinearCalls())
             logits = self._answer(inputs)
         features, weight, bias = function.read(noted.calls)
-        self._last_functional_head = make_head(_copied(weight), _copied(bias))
+        self._last_functional_head = make_head(copy_to_numpy(weight), copy_to_numpy(bias))
         return features, two_sided(logits)
 
     def _answer(self, inputs: Inputs) -> torch.Tensor:
@@ -309,7 +306,9 @@ class TorchBackend(Backend):
         """Settle what is tapped by running a few inputs."""
         few = _first(inputs, _PROBE)
         if self.layer is None:
-            self._find_head(few)
+            found = find_head(self.model, lambda: self._answer(few))
+            self.functional_head, self._last_functional_head = found.function, found.head
+            self._tap, self._is_head, self._softmax_follows = found.name, True, found.softmax_follows
             return
         module = self.module(self.layer)
         classes = self._answer(few).shape[1]
@@ -326,77 +325,6 @@ class TorchBackend(Backend):
             self._tap = None
             raise
 
-    def _find_head(self, inputs: Inputs) -> None:
-        """Find the linear layer behind the output: as a module, before a softmax, or as a product with a matrix."""
-        order: list[tuple[str, Any]] = []
-        linear: list[tuple[str, Any, Any]] = []
-
-        def record(name: str, given: Any, answered: Any) -> None:
-            linear.append((name, given, answered))
-
-        def count(name: str, _: Any, answered: Any) -> None:
-            order.append((name, getattr(answered, "shape", ())))
-
-        with ExitStack() as stack:
-            for name, module in self.model.named_modules():
-                if isinstance(module, nn.Linear):
-                    stack.enter_context(_hooked(module, partial(record, name)))
-                if next(module.children(), None) is None:
-                    stack.enter_context(_hooked(module, partial(count, name)))
-            noted = stack.enter_context(LinearCalls())
-            logits = self._answer(inputs)
-        for candidate, given, answered in linear[::-1]:
-            rows = find_input_rows(given, answered, logits)
-            if rows is not None and is_linear_head(rows, two_sided(logits), self.module(candidate)):
-                self._tap, self._is_head = candidate, True
-                return
-            if isinstance(answered, torch.Tensor) and answered.ndim == 2 and is_softmax_of(answered, logits):
-                self._tap, self._is_head, self._softmax_follows = candidate, True, True
-                return
-        function = find_functional_head(noted.calls, logits)
-        if function is None:
-            raise InputError(self._not_linear(order, linear, logits.shape[1]))
-        _, weight, bias = function.read(noted.calls)
-        self.functional_head, self._last_functional_head = function, make_head(_copied(weight), _copied(bias))
-        self._tap, self._is_head = FUNCTIONAL, True
-
-    def _not_linear(self, order: list[tuple[str, Any]], linear: list[tuple[str, Any, Any]], classes: int) -> str:
-        kinds = self.layers()
-        last = ", ".join(
-            f"{name!r} ({kinds.get(name, type(self.model).__name__)} {'×'.join(map(str, shape[1:]))})"
-            for name, shape in order[-4:]
-        )
-        heads = [name for name, _, _ in linear if self.module(name).out_features == classes]
-        way = "Pass"
-        if heads:
-            way = (
-                f"If {heads[-1]!r} gives the logits and a softmax or a scale changes them afterwards, "
-                f"pass layer={heads[-1]!r}. Otherwise pass"
-            )
-        return (
-            f"Network({type(self.model).__name__}): the model's output is not the output of a linear layer. "
-            f"The last modules to run were {last or 'none'}. {way} layer='<name>' with one of "
-            "net.layers(): its output becomes the features, the logits stay the model's, and there is no head"
-        )
-
-
-@contextmanager
-def _hooked(module: nn.Module, see: Callable[[Any, Any], Any]) -> Iterator[None]:
-    """`see(input, output)` whenever the module runs; what it returns, if anything, replaces the output."""
-
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        return see(args[0] if args else next(iter(kwargs.values()), None), output)
-
-    handle = module.register_forward_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _replacing(hook: Hook) -> Callable[[Any, Any], Any]:
-    return lambda _, output: hook(output)
-
 
 def _tensor(output: Any, name: str | None) -> torch.Tensor:
     found = output[0] if isinstance(output, tuple | list) and output else output
@@ -411,8 +339,3 @@ def _first(inputs: Inputs, count: int) -> Inputs:
     if isinstance(inputs, Mapping):
         return {name: value[:count] if is_array(value) and value.ndim else value for name, value in inputs.items()}
     return inputs[:count]
-
-
-def _copied(value: torch.Tensor) -> Array:
-    """Float32 numbers that share no memory with the model or the user's inputs."""
-    return np.array(value.detach().float().cpu().numpy(), dtype=np.float32, copy=True)

@@ -13,6 +13,7 @@ from offmap.detection.formulas import nearest_distances
 from offmap.detection.registry import register
 from offmap.detection.scores.neighbors import column_units, in_units, refuse_zeros, searchable
 from offmap.detection.scores.outliers import FromSample
+from offmap.errors import StoreError
 from offmap.neighbors import Bank
 from offmap.neighbors.vectors import unit
 
@@ -89,7 +90,10 @@ class SLOF(FromSample):
 
     def prepare(self, state: State) -> tuple[Bank, State]:
         """Return the bank around the saved vectors, and the rest."""
-        return Bank.of(state["vectors"].cpu().numpy(), normalize=self.normalize), state
+        vectors, own = state["vectors"], state["own"]
+        if own.shape != vectors.shape[:1]:
+            raise StoreError(f"not a whole {self.name}: distances of shape {tuple(own.shape)} for {len(vectors)} rows")
+        return Bank.of(vectors.cpu().numpy(), normalize=self.normalize), state
 
     def score(self, block: ActivationBatch, ready: tuple[Bank, State]) -> Tensor:
         """Return the log ratio, in float64."""

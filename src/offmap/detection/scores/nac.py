@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Self
 
@@ -13,6 +14,10 @@ from offmap.detection.base import Context, Score, State, Statistics
 from offmap.detection.batch import ActivationBatch
 from offmap.detection.registry import register
 from offmap.detection.statistics import Arrays, Statistic
+from offmap.errors import OffmapWarning
+from offmap.wording import format_count
+
+FULL = 50  # known inputs in a bin from which on it is fully covered, where there are enough
 
 
 class BinCounts(Statistic):
@@ -92,12 +97,15 @@ class NAC(Score):
         Steepness of the sigmoid that turns a neuron's activation times its gradient into a state between 0 and 1.
     bins : int, default 50
         Bins that a neuron's states are counted in.
-    full : int, default 50
-        Known inputs in a bin from which on it counts as fully covered.
+    full : int, optional
+        Known inputs in a bin from which on it counts as fully covered. By default 50, but no more than each bin would
+        hold if the known inputs were spread evenly.
 
     Notes
     -----
-    The authors add up several layers; this is the penultimate one, whose gradient has a closed form.
+    The authors add up several layers; this is the penultimate one, whose gradient has a closed form. Their bins are
+    full from a number of inputs on that suits tens of thousands of known ones. With few no bin would ever be full, and
+    the score would count how common a neuron's commonest state is, which unknown inputs have too.
     """
 
     name = "nac"
@@ -110,13 +118,14 @@ class NAC(Score):
 
     alpha: float = 100.0
     bins: int = 50
-    full: int = 50
+    full: int | None = None
 
     def check(self) -> None:
         """Refuse parameters out of bounds."""
         self.number("alpha", 0, float("inf"), "the steepness must be above 0", open_low=True)
         self.number("bins", 2, 100_000, "a neuron's states need from 2 to 100,000 bins")
-        self.number("full", 1, float("inf"), "a bin is covered by at least one known input")
+        if self.full is not None:
+            self.number("full", 1, float("inf"), "a bin is covered by at least one known input")
 
     def statistics(self) -> Mapping[str, Statistic]:
         """Return empty counts."""
@@ -128,7 +137,17 @@ class NAC(Score):
 
     def solve(self, statistics: Statistics, context: Context) -> State:
         """Return the coverage of every bin, from 0 to 1."""
-        return {"coverage": (statistics["counts"].counts.float() / self.full).clamp(max=1)}
+        counts = statistics["counts"].counts
+        known = int(counts[0].sum())
+        if known < self.bins:
+            warnings.warn(
+                f"{self}: {format_count(known, 'known input')} for {self.bins} bins of each neuron's states, so that "
+                f"many states were never seen and unknown inputs may count as known; give {self.bins} inputs or more",
+                OffmapWarning,
+                stacklevel=2,
+            )
+        full = max(1, min(FULL, known // self.bins)) if self.full is None else self.full
+        return {"coverage": (counts.float() / full).clamp(max=1)}
 
     def score(self, block: ActivationBatch, ready: State) -> Tensor:
         """Return the mean coverage over the neurons."""

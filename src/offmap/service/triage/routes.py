@@ -18,7 +18,8 @@ from offmap.service.endpoints import FAILURES, find_unknown
 from offmap.service.request_errors import RequestError
 from offmap.service.requests import TEXT
 from offmap.service.triage.inputs import make_thumbnail
-from offmap.service.triage.triage import OutdatedError, Triage
+from offmap.service.triage.open_proposal import OutdatedError
+from offmap.service.triage.triage import Triage
 
 MAX_BODY = 100_000
 MAX_SHOWN = 2000  # characters of a text on the page

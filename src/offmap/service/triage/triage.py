@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +19,10 @@ from offmap.service.request_errors import RequestError
 from offmap.service.service import Service
 from offmap.service.triage import versions
 from offmap.service.triage.inputs import KnownData, clone_network
+from offmap.service.triage.intents import finish_intent, undo_intent
 from offmap.service.triage.journal import EDITS
 from offmap.service.triage.learning import LearnedVersion, ProposedGroups, Workspace
+from offmap.service.triage.open_proposal import OpenProposal
 from offmap.service.triage.process import Task, TriageProcess
 from offmap.service.triage.proposal import Proposal
 from offmap.service.triage.records import Intent
@@ -31,13 +32,6 @@ from offmap.service.triage.tasks import BackgroundTask, TaskRunner
 SHOWN_ENTRIES = 30
 _FOLLOW_SECONDS = 1.0
 _log = logging.getLogger(__name__)
-
-
-class OutdatedError(RequestError):
-    """An edit of groups that have changed since the person saw them."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(409, sentence)
 
 
 class Triage:
@@ -82,11 +76,10 @@ class Triage:
         self._replicas = open_replicas(service.settings, service.unknowns)
         self._base = replace(base, network=clone_network(base.network))
         self._workspace = Workspace(self._base, known, service.settings, service.unknowns, self.journal, base.width)
+        self._proposal = OpenProposal(self.journal, self._workspace, self._replicas)
         self._files = files
         self._lock = threading.RLock()
-        self._proposal: tuple[int, Proposal] | None = None  # with its revision
         self._number = 0  # of the version in service here
-        self._keywords: tuple[tuple[int, int] | None, dict[int, str]] = (None, {})
         self._process: TriageProcess | None = None
         self.tasks = TaskRunner(self._lock)
         self._expected = base.version
@@ -105,12 +98,12 @@ class Triage:
         with self._lock:
             self._notice_reload()
             self._follow()
-            proposal = self._open_proposal()
+            proposal = self._proposal.load()
             current = self.journal.current
             return {
                 "stats": self.service.summarize(),
                 "guard": self.service.describe(),
-                "board": None if proposal is None else self._describe(proposal),
+                "board": None if proposal is None else self._proposal.describe(proposal),
                 "can_undo": proposal is not None and bool(self.journal.edits(proposal.number)),
                 "job": self._describe_task(),
                 "missing": self._missing(),
@@ -148,7 +141,7 @@ class Triage:
             if action not in EDITS:
                 raise InputError(f"action {action[:40]!r}: choose one of {', '.join(EDITS)}")
             edited = proposal.apply_edit(action, details)
-            self._proposal = self.journal.note(action, details, proposal.number), edited
+            self._proposal.keep(self.journal.note(action, details, proposal.number), edited)
 
     def undo(self, number: int, revision: int | None = None) -> None:
         """Undo the last edit of a proposal; see `apply_edit`."""
@@ -156,7 +149,7 @@ class Triage:
             proposal = self._check_proposal(number, revision)
             if self.journal.undo(proposal.number) is None:
                 raise RequestError(409, "there is nothing to take back")
-            self._proposal = None
+            self._proposal.forget()
 
     def learn(self, number: int, revision: int | None = None) -> None:
         """Learn the named groups of a proposal, in the background; see `apply_edit`."""
@@ -214,7 +207,7 @@ class Triage:
 
     def _resume(self) -> None:
         """After a start, finish what had begun, and put the deployed version in service again."""
-        self._finish_intent()
+        finish_intent(self.journal, self.service.unknowns)
         current = self.journal.current
         if not current:
             return
@@ -273,7 +266,7 @@ class Triage:
             version = self.journal.version(current)
             if current == 0 or (version is not None and version.base == self._base.version):
                 self._put_in_service(current)
-                self._proposal = None
+                self._proposal.forget()
 
     def _follow_always(self) -> None:
         while not self._closing.wait(_FOLLOW_SECONDS):
@@ -291,7 +284,7 @@ class Triage:
         """Finish on disk what a replica had begun that has died; one that lives is waited for and has done it."""
         if self.journal.intent is not None:
             with self._exclusively():
-                self._finish_intent()
+                finish_intent(self.journal, self.service.unknowns)
 
     def _start(self, kind: str, words: str, work: Callable[[], None]) -> None:
         """Start a task that no other replica runs at the same time."""
@@ -323,42 +316,20 @@ class Triage:
         found = self._load(target)
         self.journal.begin(intent)
         try:
-            self._finish_intent()
+            finish_intent(self.journal, self.service.unknowns)
         except StoreError:
-            self._undo_intent(intent)
+            undo_intent(self.journal, self.service.unknowns, intent)
             raise
         self._expected, self._number = self.service.deploy(found), target
-        self._proposal = None
-
-    def _finish_intent(self) -> Intent | None:
-        """Finish a deployment or rollback on disk; doing a part of it again changes nothing."""
-        intent = self.journal.intent
-        if intent is not None:
-            self.service.unknowns.set_statuses(self._statuses(intent))
-            self.journal.finish(intent)
-        return intent
-
-    def _undo_intent(self, intent: Intent) -> None:
-        opposite = Intent("rollback" if intent.action == "deploy" else "deploy", intent.version)
-        try:
-            self.service.unknowns.set_statuses(self._statuses(opposite))
-            self.journal.abandon()
-        except StoreError as error:
-            _log.error("the %s is finished once the store can be written again: %s", intent.action, error)
+        self._proposal.forget()
 
     def _finish_pending(self) -> Intent | None:
         """Finish what had begun but could neither be finished nor undone."""
-        intent = self._finish_intent()
+        intent = finish_intent(self.journal, self.service.unknowns)
         if intent is not None:
             self._put_in_service(self.journal.current)
-            self._proposal = None
+            self._proposal.forget()
         return intent
-
-    def _statuses(self, intent: Intent) -> dict[str, list[str]]:
-        version = self.journal.intended_version(intent)
-        if intent.action == "deploy":
-            return {"resolved": version.learned, "discarded": version.discarded}
-        return {"open": version.learned + version.discarded}
 
     def _missing(self) -> str | None:
         """Return what learning lacks, in a sentence; `None` when it can begin."""
@@ -366,42 +337,10 @@ class Triage:
             return "Learning needs labelled inputs of the known classes: start the service with --known DATA."
         return self.notice
 
-    def _open_proposal(self) -> Proposal | None:
-        number = self.journal.open_number
-        if number is None:
-            return None
-        revision = self.journal.revision(number)  # another replica may have edited the groups, or made new ones
-        if self._proposal is None or (self._proposal[1].number, self._proposal[0]) != (number, revision):
-            self._replicas.fetch(f"proposals/{number}")
-            found = self._workspace.load_proposal()
-            self._proposal = None if found is None else (revision, found)
-        return None if self._proposal is None else self._proposal[1]
-
-    def _describe(self, proposal: Proposal) -> dict[str, Any]:
-        revision = self.journal.revision(proposal.number)
-        seen = proposal.number, revision
-        if self._keywords[0] != seen:  # the page asks every few seconds
-            self._keywords = seen, self._workspace.find_keywords(proposal)
-        return proposal.to_json(self._keywords[1]) | {"revision": revision}
-
     def _check_proposal(self, number: int, revision: int | None) -> Proposal:
-        proposal = self._open_proposal()
-        if proposal is None or proposal.number != number:
-            raise OutdatedError("the groups have changed meanwhile; look at the page again")
-        if revision is not None and revision != self.journal.revision(number):
-            raise OutdatedError("someone else has changed the groups meanwhile; look at them and try again")
+        proposal = self._proposal.check(number, revision)
         self._check_idle()
         return proposal
-
-    def _clear_proposals(self) -> None:
-        """Remove the files of closed proposals, except those that a rollback opens again."""
-        opened = self.journal.open_proposal()
-        needed = {version.proposal for version in self.journal.versions()} | ({opened[0]} if opened else set())
-        for folder in self._workspace.proposal_folder(0).parent.glob("*"):
-            if folder.name.isdigit() and int(folder.name) not in needed:
-                shutil.rmtree(folder, ignore_errors=True)
-        closed = [number for number in range(1, self.journal.next_proposal) if number not in needed]
-        self._replicas.remove([f"proposals/{number}" for number in closed])
 
     def _group(self) -> None:
         if self._files is None:
@@ -410,14 +349,14 @@ class Triage:
             done = ProposedGroups(**self._run_process("group", self._files))
         with self._exclusively():
             number = self.journal.next_proposal
-            self._replicas.publish(Path(done.folder), f"proposals/{number}")
+            self._replicas.publish(Path(done.folder), f"{versions.PROPOSALS}/{number}")
             versions.keep_version(Path(done.folder), number)
             self.journal.propose(done.ids)
-            self._proposal = None
-        self._clear_proposals()
+            self._proposal.forget()
+        self._proposal.remove_closed()
 
     def _learn(self) -> None:
-        proposal = self._open_proposal()
+        proposal = self._proposal.load()
         assert proposal is not None
         if self._files is None:
             done = self._workspace.learn(proposal, self.tasks.report_progress, **self._options)
