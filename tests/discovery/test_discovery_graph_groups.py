@@ -437,3 +437,17 @@ def test_clumps_of_novel_classes_are_not_taken_for_small_classes_where_known_one
     points, truth = clumped(16, 3, 40)
     codes = np.where((truth < 10) & (np.arange(len(truth)) % 2 == 0), truth, -1)
     assert 14 <= discover(points, codes).n_classes <= 22  # 10 + 6; as many as there are clumps would be 28
+
+
+def test_large_novel_classes_that_come_apart_further_are_not_taken_for_many_small_ones():
+    known, labels = clumped(10, 2, 120)
+    novel, others = clumped(6, 4, 60, seed=1)
+    points, truth = np.concatenate([known, novel]), np.concatenate([labels, 10 + others])
+    codes = np.where((truth < 10) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    distances, near = nearest_neighbors(points, 30)
+    problem = graph_groups._Problem(points, distances, near, codes, 10, 0)
+    k, joined, _, _ = problem.count()
+    assert problem.sizes.difference < 0  # they look smaller than known ones
+    assert problem.groups_per_class == pytest.approx(2, abs=0.2)
+    assert joined - 10 >= 20  # four clumps a class
+    assert k - 10 <= 13  # as many classes as hidden ones would be in so many clumps

@@ -137,7 +137,7 @@ def share_counted(
     known, novel = sizes[:n_known], sizes[n_known:][sizes[n_known:] > 0]
     if n_known < 2 * FEWEST_CLASSES or len(novel) < FEWEST_NOVEL:
         return 1.0
-    if _typical(novel) > min(LARGE, MUCH_LARGER * _typical(known)):
+    if typical_size(novel) > min(LARGE, MUCH_LARGER * typical_size(known)):
         return 1.0
     rng = np.random.default_rng(seed)
     trials = -(-HIDDEN // n_known)
@@ -163,7 +163,15 @@ def _without(codes: IntArray, hidden: IntArray, n_known: int) -> IntArray:
     return number[codes]  # -1 picks the last entry, which is -1
 
 
-def _typical(sizes: IntArray) -> float:
-    """Return the size such that half of the rows are in groups of at most that size."""
+def typical_size(sizes: IntArray) -> float:
+    """Return the size such that half of the rows are in groups of at most that size; 0 without groups.
+
+    Examples
+    --------
+    >>> typical_size(np.array([1, 1, 1, 1, 90, 100]))
+    90.0
+    """
+    if not len(sizes):
+        return 0.0
     ordered = np.sort(sizes)
     return float(ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)])

@@ -8,6 +8,7 @@ from typing import Any
 from offmap.discovery.assign import Labels, Rows
 from offmap.discovery.choosing import choose_space
 from offmap.discovery.graph_groups import group_by_graph
+from offmap.wording import format_count
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ClassCount:
 
     def __str__(self) -> str:
         said = "".join(f"; {name} {value:.0f}" for name, value in self.criteria.items())
-        return f"{self.n_classes} classes ({self.interval[0]} to {self.interval[1]}){said}"
+        return f"{format_count(self.n_classes, 'class', 'classes')} ({self.interval[0]} to {self.interval[1]}){said}"
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ClassCount:

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from offmap.discovery.assign import Rows
-from offmap.discovery.calibrating import FEWEST_CLASSES, calibrate, hide_and_group, share_counted
+from offmap.discovery.calibrating import (
+    FEWEST_CLASSES,
+    LARGE,
+    calibrate,
+    hide_and_group,
+    share_counted,
+    typical_size,
+)
 from offmap.discovery.class_sizes import (
     SMALLEST,
     TREE_ERROR,
@@ -143,6 +150,7 @@ class _Problem:
         self.vectors_width = 0  # neighbours in the graph that they are of
         self.shift = 0.0  # of the merge test
         self.joined: dict[float, IntArray] = {}  # groups by the shift of the merge test
+        self.groups_per_class = 1.0  # that known classes fall into when their labels are hidden
         if n_known and self.sizes.difference <= 0:
             self.compare_sizes()
 
@@ -157,6 +165,7 @@ class _Problem:
         before = self.sizes.difference
         alike = self.sizes = sizes_like_known(self.near, self.codes, self.n_known)
         usual = hide_and_group(self.tree, self.near, self.codes, self.n_known, self.seed).astype(np.float64)
+        self.groups_per_class = max(len(usual) / self.n_known, 1.0)
         usual = usual if len(usual) else alike.known
         for _ in range(COMPARISONS):
             self.score, self.joined = self.sizes.group_score(int((self.codes >= 0).sum())), {}
@@ -192,6 +201,9 @@ class _Problem:
         change = math.log(max(more - self.n_known, 1) / max(fewer - self.n_known, 1))
         strange = int(np.isin(self.join(), self.noise(self.join())).sum())
         estimate, error = self.sizes.count(count, min(CERTAIN + abs(change), TREE_ERROR), strange)
+        if self.sizes.difference < 0 and typical_size(np.bincount(self.join())[self.n_known :]) > LARGE:
+            # classes that seem smaller than known ones may as well come apart: large ones do, as hidden ones show
+            estimate = min(estimate, self.n_known + (count - self.n_known) / self.groups_per_class)
         return max(round(estimate), self.n_known, 1), count, estimate, error
 
     def count_others(self, rows: Float32Array, codes: IntArray, n_known: int) -> int:

@@ -18,6 +18,7 @@ from offmap.discovery.describe import CORE, ClassInfo, describe
 from offmap.discovery.naming import suggest_names
 from offmap.errors import InputError, MissingError, StoreError
 from offmap.text import MadeFromTexts, read_text_reference
+from offmap.wording import format_count
 
 KIND = "discovery"
 SHOWN, WIDTH = 10, 48  # novel classes in a summary, characters of each example
@@ -66,7 +67,8 @@ class Discovery(MadeFromTexts):
 
     def __repr__(self) -> str:
         known = len(self.known_ids)
-        return f"Discovery({len(self)} rows, {known} known classes, {self.n_classes - known} novel)"
+        told = f"{format_count(len(self), 'row')}, {format_count(known, 'known class', 'known classes')}"
+        return f"Discovery({told}, {self.n_classes - known} novel)"
 
     @property
     def n_classes(self) -> int:
@@ -124,8 +126,9 @@ class Discovery(MadeFromTexts):
         unlabelled = self.given < 0
         to_known = int((unlabelled & np.isin(self.labels, self.known_ids)).sum())
         lines = [
-            f"{self.n_classes} classes ({low} to {high}): {len(self.known_ids)} known, {len(novel)} novel",
-            f"{int(unlabelled.sum())} rows without a label: {to_known} are of known classes, "
+            f"{format_count(self.n_classes, 'class', 'classes')} ({low} to {high}): {len(self.known_ids)} known, "
+            f"{len(novel)} novel",
+            f"{format_count(int(unlabelled.sum()), 'row')} without a label: {to_known} are of known classes, "
             f"{int(self.is_novel.sum())} of novel ones, {int((self.labels < 0).sum())} of none",
             f"grouped by {self.settings['method']}; space: {self.settings['space']}",
         ]
@@ -135,7 +138,7 @@ class Discovery(MadeFromTexts):
             like = ", ".join(self.names[j] for j in info.nearest_known)
             near = f", nearest known: {like}" if like else ""
             lines.append(
-                f"  {info.name}: {info.size} rows, confidence {info.confidence:.2f}, "
+                f"  {info.name}: {format_count(info.size, 'row')}, confidence {info.confidence:.2f}, "
                 f"e.g. {_examples(info.exemplars[:3], rows)}{near}"
             )
         if len(novel) > SHOWN:

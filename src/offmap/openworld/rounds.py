@@ -31,6 +31,7 @@ from offmap.typing import Array
 
 MAX_FORGETTING = 0.02
 FALL_AIMED_AT = 0.25  # of what is allowed, when the logits of new classes are lowered on calibration inputs
+CONFIDENCE = 0.95  # that the promised share is accepted: 200 inputs of which some were left out miss it too often
 MIN_SIZE = 10
 MOST_LABELLED = 5000  # labelled inputs beside which others are grouped; more would not move the groups
 METHOD = "auto"
@@ -302,7 +303,10 @@ def _calibrate(task: _Task, learned: ClassifierUpdate, known: KnownSplits, netwo
     if not by_class:  # inputs of a group that do not come back to it would lower the threshold for everything unknown
         right = learned.predict(known.calibration) == known.calibration.labels
         fair = replace(known, calibration=known.calibration[(known.calibration.labels < task.n_old) | right])
-    detector = refit_detector(task.state.detector, learned, fair, calibration.tpr, by_class, calibration.confidence)
+    sure = calibration.confidence
+    if sure is None and not by_class and 1 - calibration.tpr ** len(fair.calibration) >= CONFIDENCE:
+        sure = CONFIDENCE
+    detector = refit_detector(task.state.detector, learned, fair, calibration.tpr, by_class, sure)
     return LearningState(detector, learned, known, network)
 
 
