@@ -201,7 +201,8 @@ class _Problem:
         change = math.log(max(more - self.n_known, 1) / max(fewer - self.n_known, 1))
         strange = int(np.isin(self.join(), self.noise(self.join())).sum())
         estimate, error = self.sizes.count(count, min(CERTAIN + abs(change), TREE_ERROR), strange)
-        if self.sizes.difference < 0 and typical_size(np.bincount(self.join())[self.n_known :]) > LARGE:
+        apart = self.groups_per_class > 1 and self.sizes.difference < 0
+        if apart and typical_size(np.bincount(self.join())[self.n_known :]) > LARGE:
             # classes that seem smaller than known ones may as well come apart: large ones do, as hidden ones show
             estimate = min(estimate, self.n_known + (count - self.n_known) / self.groups_per_class)
         return max(round(estimate), self.n_known, 1), count, estimate, error
