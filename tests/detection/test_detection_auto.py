@@ -375,6 +375,9 @@ def test_a_network_that_cannot_tell_its_classes_is_guarded_by_distances() -> Non
         assert all("hardly told" in trial["why"] for trial in made.trials if trial["weight"])
     assert list_distances("full", acts) == DISTANCES
     assert list_distances("full", acts[:40]) == ()  # eight of each class: the evidence may be what is weak
+    wide = np.concatenate([mixed, rng.normal(size=(400, 400)).astype(np.float32)], axis=1)
+    beside = offmap.Activations(wide, head=fit_head(wide, labels, CLASSES), labels=labels)
+    assert list_distances("full", beside) == ()  # fewer inputs than features: the same
 
 
 def test_the_doubt_grows_as_classes_left_out_get_harder_to_tell() -> None:

@@ -128,8 +128,8 @@ def list_distances(budget: Budget, known: Activations) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        None without features and logits, or with fewer than ten inputs per class: what is weak there may be the
-        evidence and not the network.
+        None without features and logits, with fewer than ten inputs per class, or with fewer inputs than features: what
+        is weak there may be the evidence and not the network.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def list_distances(budget: Budget, known: Activations) -> tuple[str, ...]:
     >>> list_distances("fast", few), list_distances("fast", few[[0, 1, 2] * 10])
     ((), ('plda', 'mahalanobis(0.1)', 'rmds_pp', 'pca'))
     """
-    if not _has_enough(known):
+    if not _has_enough(known) or len(known) < known.features.shape[1]:
         return ()
     return tuple(spec for spec in DISTANCES if budget == "full" or spec not in SEARCHING)
 

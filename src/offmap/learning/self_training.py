@@ -36,7 +36,7 @@ from offmap.typing import Float32Array, IntArray
 
 REMEMBERED = 3  # networks whose logits the rows are grouped in
 GRAPH_WEIGHT = np.float32(0.5)  # of the eigenvectors beside the logits of one network
-NEIGHBORS = 30
+NEIGHBORS, FEWEST_NEIGHBORS = 30, 10
 MOST_SHOWN = 5  # times that a labelled row is shown in an epoch
 GRAPH_ROWS = 30_000  # with more rows the logits have to do: eigenvectors would cost more than the training
 
@@ -128,7 +128,21 @@ def _discover(rows: Float32Array, known: KnownClasses, n_classes: int | str | No
     if n_classes is not None and n_classes != "auto":
         k = building.check_count(n_classes, known)
     method = "spectral" if len(rows) <= GRAPH_ROWS else "ss-kmeans"
-    return discover(rows, known.codes, k, method, seed).labels
+    found = discover(rows, known.codes, k, method, seed)
+    if method == "spectral" and count_neighbors(len(rows), found.n_classes) < NEIGHBORS:
+        found = discover(rows, known.codes, k, "graph", seed)  # it looks at fewer neighbours where classes are small
+    return found.labels
+
+
+def count_neighbors(n: int, k: int) -> int:
+    """Return of how many neighbours the graph of so many rows is made: most should be of the same of `k` classes.
+
+    Examples
+    --------
+    >>> count_neighbors(10_000, 77), count_neighbors(5000, 100), count_neighbors(1200, 50)
+    (30, 16, 10)
+    """
+    return max(FEWEST_NEIGHBORS, min(NEIGHBORS, n // (3 * k)))
 
 
 @dataclass(frozen=True)
@@ -145,7 +159,7 @@ class _Links:
         """Build the graph and find its eigenvectors."""
         if not k < len(rows) <= GRAPH_ROWS:
             return cls(codes, seed)
-        graph = knn_graph(unit(rows).numpy(), min(NEIGHBORS, len(rows) - 1))
+        graph = knn_graph(unit(rows).numpy(), min(count_neighbors(len(rows), k), len(rows) - 1))
         vectors = labelled_eigenvectors(graph, codes, math.ceil(PER_CLASS * k), seed=seed)
         return cls(codes, seed, graph, unit_and_length(vectors)[0])
 
