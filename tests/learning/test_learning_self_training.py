@@ -93,3 +93,15 @@ def test_it_is_above_the_discovery_it_starts_from_on_real_sentences(data_folder:
     after = learn(rows, labels, 30).predict(rows)
     accuracies = [open_world_accuracy(truth[free], found[free], range(15)).all for found in (before, after)]
     assert accuracies[1] > accuracies[0]
+
+
+def test_small_classes_are_learned_no_worse_than_they_are_found() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(30), 12)  # fewer rows of a class than thirty neighbours
+    rows = (rng.normal(size=(30, 64))[truth] + 1.5 * rng.normal(size=(360, 64))).astype(np.float32)
+    labels = np.where((truth < 15) & (np.arange(360) % 2 == 0), truth, -1)
+    free = labels < 0
+    found = discover(rows, labels, 30).labels
+    learned = learn(rows, labels, 30, objective="self-training").predict(rows)
+    reached, start = (open_world_accuracy(truth[free], one[free], range(15)).all for one in (learned, found))
+    assert reached >= start - 0.02
