@@ -14,6 +14,7 @@ from offmap.openworld import (
     ClassifierUpdate,
     KnownSplits,
     LabeledInputs,
+    attempts,
     learn_classes,
     number_groups,
     propose,
@@ -268,12 +269,12 @@ def test_a_class_that_is_held_back_takes_no_calibration_input_that_was_right_bef
     state, stream = world(spread=2.5)
     known = state.known.train + state.known.calibration
     candidates = stream + replace(known, labels=np.full(len(known), OLD))[:60]  # a group with known inputs in it
-    task = rounds._Task(state, "linear", 0.02, 0, rounds._silent, {})
-    attempt = rounds._learn(task, candidates, {OLD: "elk", OLD + 1: "fox"})
+    task = attempts.Task(state, "linear", 0.02, 0, rounds._silent, {})
+    attempt = attempts.learn_groups(task, candidates, {OLD: "elk", OLD + 1: "fox"})
     own = state.known.calibration
     before = (state.learned.predict(own) == own.labels).mean()
     eager = (attempt.state.learned.predict(own) == own.labels).mean()
-    held = rounds._hold_back(task, attempt).state
+    held = attempts.hold_back(task, attempt).state
     after = (held.learned.predict(own) == own.labels).mean()
     possible = (held.learned.activations(own).logits[:, :OLD].argmax(axis=1) == own.labels).mean()
     assert eager <= after

@@ -16,7 +16,8 @@ from offmap.detection import detector as make_detector
 from offmap.errors import InputError
 from offmap.network import Network
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
-from offmap.openworld.openworld_run import OpenWorldRun, RoundRecord, begin_run
+from offmap.openworld.openworld_run import OpenWorldRun, begin_run
+from offmap.openworld.records import RoundRecord
 from offmap.openworld.state import LearningState, start
 from offmap.typing import Array
 

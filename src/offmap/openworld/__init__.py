@@ -6,8 +6,9 @@ from offmap.openworld.deployment import Deployment
 from offmap.openworld.examples import KnownExamples
 from offmap.openworld.extended_network import ClassifierUpdate
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
-from offmap.openworld.openworld_run import OpenWorldRun, RoundRecord, run
+from offmap.openworld.openworld_run import OpenWorldRun, run
 from offmap.openworld.pictures import PictureSettings
+from offmap.openworld.records import RoundRecord
 from offmap.openworld.result import Evaluation, Round
 from offmap.openworld.rounds import learn_classes, number_groups, propose, run_round
 from offmap.openworld.state import LearningState, start

@@ -15,7 +15,6 @@ from offmap.openworld.decisions import (
     CLASS_FALL,
     LEVEL,
     GroupDecision,
-    describe_decisions,
     fall_p_value,
     match_groups,
 )
@@ -23,9 +22,10 @@ from offmap.openworld.deployment import UNKNOWN, Deployment
 from offmap.openworld.inputs import LabeledInputs
 from offmap.openworld.inputs import Space as RowSource
 from offmap.openworld.preparation import begin, read_stream
-from offmap.openworld.result import Round
+from offmap.openworld.records import RoundRecord
 from offmap.openworld.rounds import METHOD, MIN_SIZE, NothingFoundError, free_name, learn_classes, propose
 from offmap.openworld.state import LearningState
+from offmap.openworld.streams import cut_stream, read_known
 from offmap.typing import Array
 
 DETECTOR = "maxlogit + knn(5)"
@@ -33,61 +33,6 @@ TPR = 0.98  # accepted inputs are looked at again in every round, so the detecto
 KEPT_PER_CLASS = 200
 KEPT_IN_ALL = 50_000
 ASKED_AGAIN = 1.5  # times as many inputs as when learners were compared last
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """The record of one round.
-
-    Parameters
-    ----------
-    arrived : int
-        How many inputs came in.
-    flagged : int
-        How many of them the deployment of that time called unknown.
-    considered : int
-        How many unlabelled inputs were grouped: those that came in, and those kept from earlier rounds.
-    groups : tuple of GroupDecision
-        What became of each proposed group, and why.
-    deployed : bool
-        Whether a new deployment replaced the old one.
-    reason : str
-        Why or why not.
-    n_classes : int
-        How many classes there are after the round.
-    round : Round or None
-        What was learned and measured; `None` when there was no group to learn.
-    """
-
-    arrived: int
-    flagged: int
-    considered: int
-    groups: tuple[GroupDecision, ...]
-    deployed: bool
-    reason: str
-    n_classes: int
-    round: Round | None = field(default=None, repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "arrived": self.arrived,
-            "flagged": self.flagged,
-            "considered": self.considered,
-            "groups": [one.to_json() for one in self.groups],
-            "deployed": self.deployed,
-            "why": self.reason,
-            "n_classes": self.n_classes,
-            "round": None if self.round is None else self.round.to_json(),
-        }
-
-    def summary(self) -> str:
-        """Return the outcome in a line."""
-        outcome = "deployed" if self.deployed else "NOT deployed"
-        return (
-            f"{self.arrived} inputs came in, {self.flagged} were flagged; {self.considered} were grouped: "
-            f"{describe_decisions(self.groups)}; {self.n_classes} classes; {outcome}: {self.reason}"
-        )
 
 
 @dataclass(frozen=True)
@@ -324,10 +269,10 @@ def run(
     if rounds < 0:
         raise InputError(f"rounds={rounds}: 0 or more")
     features = np.asarray(known_features)
-    inside, ids, codes, names = _read_known(known_labels, len(features))
+    inside, ids, codes, names = read_known(known_labels, len(features))
     if not inside.any():
         raise InputError("known_labels: no row has a label; offmap.discover groups rows without any")
-    streams = _cut_stream(stream_features, rounds, features.shape[1:])
+    streams = cut_stream(stream_features, rounds, features.shape[1:])
     given = names if class_names is None else class_names
     learner = options.get("learner", "auto")
     state = begin(detector, codes, features=features[inside], class_names=given, tpr=tpr, learner=learner, seed=seed)
@@ -372,40 +317,6 @@ def run_rounds(state: LearningState, streams: Iterable[Mapping[str, Array]], **o
     for stream in streams:
         current = current.step(read_stream(state, **stream), **options)
         yield current
-
-
-def _read_known(labels: Any, n_rows: int) -> tuple[Array, Array, Array, list[str]]:
-    """Return which rows have a label, the class numbers, the place of each labelled row's among them, and names."""
-    array = np.asarray(labels)
-    if array.ndim != 1 or len(array) != n_rows or array.dtype.kind not in "iuUO":
-        raise InputError(
-            f"known_labels of shape {array.shape} and type {array.dtype}: one whole number or name for each of the "
-            f"{n_rows} rows of known_features, -1 or None where unknown"
-        )
-    if array.dtype.kind in "iu":
-        inside = array >= 0
-        ids, codes = np.unique(array[inside], return_inverse=True)
-        return inside, ids, codes, [str(one) for one in ids]
-    inside = np.array([one is not None for one in array], bool)
-    called, codes = np.unique(array[inside].astype(str), return_inverse=True)
-    return inside, np.arange(len(called)), codes, called.tolist()
-
-
-def _cut_stream(stream: Any, rounds: int, width: tuple[int, ...]) -> list[Array]:
-    """Return the rows of each round: as given when there are several arrays, else one array in so many parts."""
-    if isinstance(stream, list | tuple) and stream and np.ndim(stream[0]) == 2:
-        parts = [np.asarray(part) for part in stream]
-    else:
-        whole = np.asarray(stream)
-        whole = whole if whole.size else np.zeros((0, *width), np.float32)
-        parts = np.array_split(whole, rounds) if rounds else []
-    for part in parts:
-        if part.shape[1:] != width:
-            raise InputError(
-                f"stream_features: rows of shape {part.shape[1:]}, but those of known_features have {width}; both must "
-                "come from the same network or encoder"
-            )
-    return parts
 
 
 def _choose_space(origin: LearningState, kept: LabeledInputs, space: RowSource, seed: int) -> Space:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,26 +12,15 @@ import numpy as np
 from offmap import discovery
 from offmap.discovery import Discovery, discover
 from offmap.errors import InputError
-from offmap.network import Network
-from offmap.openworld.decisions import (
-    LEVEL,
-    MIN_RECALL,
-    GroupDecision,
-    class_offsets,
-    describe_decisions,
-    fall_p_value,
-    harmful_groups,
-)
-from offmap.openworld.extended_network import ClassifierUpdate
-from offmap.openworld.inputs import KnownSplits, LabeledInputs, Space
-from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress, choose
-from offmap.openworld.result import Evaluation, Round, evaluate
-from offmap.openworld.state import LearningState, read_with_network, refit_detector
+from offmap.openworld.attempts import Task, evaluate_before, hold_back, judge_groups, learn_groups, leave_out
+from offmap.openworld.decisions import LEVEL, describe_decisions, fall_p_value
+from offmap.openworld.inputs import LabeledInputs, Space
+from offmap.openworld.learners import Progress, choose
+from offmap.openworld.result import Round, evaluate
+from offmap.openworld.state import LearningState
 from offmap.typing import Array
 
 MAX_FORGETTING = 0.02
-FALL_AIMED_AT = 0.25  # of what is allowed, when the logits of new classes are lowered on calibration inputs
-CONFIDENCE = 0.95  # that the promised share is accepted: 200 inputs of which some were left out miss it too often
 MIN_SIZE = 10
 MOST_LABELLED = 5000  # labelled inputs beside which others are grouped; more would not move the groups
 METHOD = "auto"
@@ -168,18 +157,18 @@ def learn_classes(
     n_old = len(state.known.class_names)
     _check(candidates, names, n_old, max_forgetting, level)
     chosen = choose(learner, state.network, state.known.train + candidates, seed)
-    task = _Task(state, chosen, max_forgetting, seed, progress, settings)
-    attempt = _learn(task, candidates, names)
-    decisions = _judge_groups(task, attempt, level)
+    task = Task(state, chosen, max_forgetting, seed, progress, settings)
+    attempt = learn_groups(task, candidates, names)
+    decisions = judge_groups(task, attempt, level)
     if any(one.outcome == "left out" for one in decisions):  # a class that is held back further may do no harm
-        attempt = _hold_back(task, attempt)
-        decisions = _judge_groups(task, attempt, level)
+        attempt = hold_back(task, attempt)
+        decisions = judge_groups(task, attempt, level)
     good = [one for one in decisions if one.outcome == "learned"]
     if good and len(good) < len(decisions):
-        attempt = _learn(task, *_without(attempt, decisions))
+        attempt = learn_groups(task, *leave_out(attempt, decisions))
         left = [one for one in decisions if one.outcome != "learned"]
-        decisions = [*_judge_groups(task, attempt, level), *left]
-    before, after = _evaluate_before(task, attempt), evaluate(attempt.state, attempt.state.known, n_old)
+        decisions = [*judge_groups(task, attempt, level), *left]
+    before, after = evaluate_before(task, attempt), evaluate(attempt.state, attempt.state.known, n_old)
     n = int((attempt.state.known.held_out.labels < n_old).sum())
     p = fall_p_value(round((before.known - after.known) * n), n, max_forgetting)
     learned = [one for one in decisions if one.outcome == "learned"]
@@ -211,151 +200,6 @@ def learn_classes(
             **settings,
         },
     )
-
-
-@dataclass(frozen=True)
-class _Task:
-    """Everything that does not change between attempts of one round."""
-
-    state: LearningState
-    learner: str
-    max_forgetting: float
-    seed: int
-    progress: Progress
-    settings: dict[str, Any]
-
-    @property
-    def n_old(self) -> int:
-        return len(self.state.known.class_names)
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """Candidates with labels, what the new classes are called, and what was learned from it."""
-
-    candidates: LabeledInputs
-    names: dict[int, str]
-    state: LearningState
-
-
-def _learn(task: _Task, candidates: LabeledInputs, names: Mapping[int, str]) -> _Attempt:
-    """Learn the classes of the candidates beside the known ones, and fit and calibrate a detector for all of them."""
-    state, n_old = task.state, task.n_old
-    all_names = state.known.class_names + tuple(names[n_old + place] for place in range(len(names)))
-    known = state.known.add_groups(candidates, all_names, task.seed)
-    task.progress(f"learning {len(names)} new classes", 0.0)
-    learned = LEARNERS.get(task.learner)(
-        LearnerInputs(
-            known.train,
-            candidates[candidates.labels < 0],
-            all_names,
-            n_old,
-            state.network,
-            task.seed,
-            lambda words, share: task.progress(words, 0.9 * share),
-            task.settings,
-        )
-    )
-    network = learned.network or state.network
-    if learned.network is not None:
-        known = read_with_network(learned.network, known)
-    learned = _lower(task, learned, known, FALL_AIMED_AT * task.max_forgetting, bounded=True)
-    task.progress("fitting and calibrating a new detector", 0.9)
-    return _Attempt(candidates, dict(names), _calibrate(task, learned, known, network))
-
-
-def _evaluate_before(task: _Task, attempt: _Attempt) -> Evaluation:
-    """Measure the state before the round on the held-out inputs of now, with features of the network before."""
-    known = attempt.state.known
-    if attempt.state.network is not task.state.network:
-        held = task.state.part(inputs=known.held_out.inputs, labels=known.held_out.labels)
-        known = replace(known, held_out=held)
-    return evaluate(task.state, known, task.n_old)
-
-
-def _hold_back(task: _Task, attempt: _Attempt) -> _Attempt:
-    """Lower new classes until no calibration input of known classes is lost, whatever that costs them."""
-    known = attempt.state.known
-    learned = _lower(task, attempt.state.learned, known, 0.0, bounded=False)
-    return replace(attempt, state=_calibrate(task, learned, known, attempt.state.network))
-
-
-def _lower(
-    task: _Task, learned: ClassifierUpdate, known: KnownSplits, fall: float, *, bounded: bool
-) -> ClassifierUpdate:
-    """Lower new classes so that calibration inputs of known ones lose no more accuracy than `fall`."""
-    n_old, own = task.n_old, task.state.known.calibration
-    before = float((task.state.learned.predict(own) == own.labels).mean())
-    old = known.calibration.labels < n_old
-    logits = learned.activations(known.calibration).logits
-    new_logits = logits[~old] if bounded else None
-    return learned.lower_new(
-        n_old, class_offsets(logits[old], known.calibration.labels[old], n_old, before - fall, new_logits)
-    )
-
-
-def _calibrate(task: _Task, learned: ClassifierUpdate, known: KnownSplits, network: Network | None) -> LearningState:
-    """Fit and calibrate a detector for all classes."""
-    calibration = task.state.detector.calibration
-    assert calibration is not None
-    by_class = calibration.classes is not None
-    fair = known
-    if not by_class:  # inputs of a group that do not come back to it would lower the threshold for everything unknown
-        right = learned.predict(known.calibration) == known.calibration.labels
-        fair = replace(known, calibration=known.calibration[(known.calibration.labels < task.n_old) | right])
-    sure = calibration.confidence
-    if sure is None and not by_class and 1 - calibration.tpr ** len(fair.calibration) >= CONFIDENCE:
-        sure = CONFIDENCE
-    detector = refit_detector(task.state.detector, learned, fair, calibration.tpr, by_class, sure)
-    return LearningState(detector, learned, known, network)
-
-
-def _judge_groups(task: _Task, attempt: _Attempt, level: float) -> list[GroupDecision]:
-    """Decide for each new class: learned, merged into another, waiting, or left out for the harm that it does."""
-    n_old, held = task.n_old, attempt.state.known.held_out
-    logits = attempt.state.learned.activations(held).logits
-    predicted = logits.argmax(axis=1)
-    old = held.labels < n_old
-    origin = task.state.known.held_out  # the same inputs as held[old], with features of the network before
-    right = task.state.learned.predict(origin) == origin.labels
-    harm = harmful_groups(logits[old], held.labels[old], right, n_old, task.max_forgetting, level)
-    all_names = attempt.state.known.class_names
-    found = []
-    for label, name in attempt.names.items():
-        size = int((attempt.candidates.labels == label).sum())
-        if label in harm:
-            lost, n, p = harm[label]
-            words = f"it takes {lost} of {n} held-out inputs of known classes (p = {p:.2g})"
-            found.append(GroupDecision(name, size, "left out", words, None, lost, n, p))
-            continue
-        went = predicted[held.labels == label]
-        own = int((went == label).sum())
-        if fall_p_value(len(went) - own, len(went), 1 - MIN_RECALL) >= level:
-            words = f"{own} of {len(went)} held-out inputs of the group come back to it"
-            found.append(GroupDecision(name, size, "learned", words, label))
-            continue
-        other = int(np.bincount(went[went != label]).argmax())
-        most = int((went == other).sum())
-        words = f"only {own} of {len(went)} held-out inputs of the group come back to it"
-        if 2 * most >= len(went):
-            words += f", {most} go to {all_names[other]}"
-            found.append(GroupDecision(name, size, "merged", words, other))
-        else:
-            found.append(GroupDecision(name, size, "waiting", words))
-    return found
-
-
-def _without(attempt: _Attempt, decisions: list[GroupDecision]) -> tuple[LabeledInputs, dict[int, str]]:
-    """Return candidates and names with learned groups renumbered, merged ones in their class, the others unlabelled."""
-    first = min(attempt.names)
-    kept = [label for label, one in zip(attempt.names, decisions, strict=True) if one.outcome == "learned"]
-    number = {label: first + place for place, label in enumerate(kept)}
-    labels = attempt.candidates.labels.copy()
-    for label, one in zip(attempt.names, decisions, strict=True):
-        into = one.label if one.outcome == "merged" else label
-        target = number.get(into, into if into is not None and into < first else -1)  # type: ignore[arg-type]
-        labels[attempt.candidates.labels == label] = target
-    return replace(attempt.candidates, labels=labels), {number[label]: attempt.names[label] for label in kept}
 
 
 def run_round(
