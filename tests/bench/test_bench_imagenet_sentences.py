@@ -194,32 +194,50 @@ def gained(objective: str) -> list[float]:
 
 @states(
     "Contrast of views and labels (`gcd`, `opencon`) gains most, the closed form `sorl-spectral` one and a half points "
-    "in seconds; labels alone (`supcon`) lose more than five."
+    "in seconds;"
 )
 def _objectives() -> bool:
-    names = ("sorl-spectral", "self-training", "sorl", "supcon")
-    closed, *others = (fmean(gained(name)) for name in names)
+    closed, *others = (fmean(gained(name)) for name in ("sorl-spectral", "self-training", "sorl", "supcon"))
     contrast = min(fmean(gained(name)) for name in ("gcd", "opencon"))
-    return contrast > max(closed, *others) and abs(closed - 1.5) < 0.1 and others[-1] < -5
+    return contrast > max(closed, *others) and abs(closed - 1.5) < 0.1
 
 
-@states("`self-training`, which `learn` takes by default, is above `discover` on each split that was run.")
+@states("`sorl` trained by steps loses one and labels alone (`supcon`) six.")
+def _losing_objectives() -> bool:
+    return [round(fmean(gained(name))) for name in ("sorl", "supcon")] == [-1, -6]
+
+
+@states("`self-training`, which `learn` takes by default, is above `discover` on each split, the number given.")
 def _default() -> bool:
-    return min(gained("self-training")) > 0
+    return min(gained("self-training")) > 0 and len(gained("self-training")) == 5
+
+
+def in_the_loop(method: str) -> float:
+    """Per cent of pictures right, over those of `discover`."""
+    runs = read("caltech_pictures")["runs"]
+    return float(runs[method]["2"]["v2"][0] - runs["discover"]["2"]["v2"][0])
+
+
+@states("Contrast of views on an adapter gains one and a half to two points on training-free discovery.")
+def _adapters() -> bool:
+    return all(1.4 < in_the_loop(name) < 2.1 for name in ("gcd", "opencon"))
 
 
 @states(
-    "All are alike within what 300 pictures can tell: this network's features are good for these classes before "
-    "anything is trained."
+    "**Training the last stage loses one**: three epochs of 1,200 pictures are too few for its fifteen million weights."
 )
-def _in_the_loop() -> bool:
-    found = [run["v2"][0] for runs in read("caltech_pictures")["runs"].values() for run in runs.values()]
-    return max(found) - min(found) < 3 and read("caltech_pictures")["runs"]["discover"]["2"]["v2"][0] > 90
+def _last_stage() -> bool:
+    return [round(in_the_loop(f"{name}, last stage")) for name in ("gcd", "opencon")] == [-1, -1]
+
+
+@states("`self-training`, the default of `learn`, is level with discovery.")
+def _default_in_the_loop() -> bool:
+    return abs(in_the_loop("self-training")) < 0.5
 
 
 @states(
-    "Detection is poor: the head is right on three quarters of the known recordings, and `msp` is ahead of all else "
-    "with an AUROC of 73.8 and an FPR95 of 82."
+    "Detection is poor: the head is right on three quarters of the known recordings, and `auto` has the highest AUROC "
+    "with 75.4, `msp` the lowest FPR95 with 82."
 )
 def _sound_detection() -> bool:
     mean, right = read("sound")["mean"], fmean(run["accuracy"] for run in read("sound")["runs"].values())
@@ -227,18 +245,15 @@ def _sound_detection() -> bool:
         max(mean, key=lambda name: float(mean[name]["auroc"])),
         min(mean, key=lambda name: float(mean[name]["fpr95"])),
     )
-    figures = f"{mean['msp']['auroc']:.1f}", f"{mean['msp']['fpr95']:.0f}"
-    return best == ("msp", "msp") and figures == ("73.8", "82") and abs(right - 75) < 1
+    figures = f"{mean['auto']['auroc']:.1f}", f"{mean['msp']['fpr95']:.0f}"
+    return best == ("auto", "msp") and figures == ("75.4", "82") and abs(right - 75) < 1
 
 
-@states(
-    "Distances in these features are near chance (`rmds`, which compares two of them, is not), and `auto`, which adds "
-    "up several methods, loses nine points to `msp`."
-)
+@states("Distances in these features are near chance (`rmds`, which compares two of them, is not).")
 def _sound_distances() -> bool:
     mean = {name: found["auroc"] for name, found in read("sound")["mean"].items()}
     near = max(mean[name] for name in ("knn(3)", "mahalanobis", "mahalanobis_pp", "vim"))
-    return near < 60 and mean["rmds"] > 70 and round(mean["msp"] - mean["auto"]) == 9
+    return near < 60 and mean["rmds"] > 70
 
 
 def heard(method: str) -> dict[str, dict[str, float]]:

@@ -169,7 +169,7 @@ def typical_size(sizes: IntArray) -> float:
     Examples
     --------
     >>> typical_size(np.array([1, 1, 1, 1, 90, 100]))
-    90.0
+    100.0
     """
     if not len(sizes):
         return 0.0
