@@ -269,7 +269,7 @@ def test_a_class_that_is_held_back_takes_no_calibration_input_that_was_right_bef
     state, stream = world(spread=2.5)
     known = state.known.train + state.known.calibration
     candidates = stream + replace(known, labels=np.full(len(known), OLD))[:60]  # a group with known inputs in it
-    task = attempts.Task(state, "linear", 0.02, 0, rounds._silent, {})
+    task = attempts.RoundTask(state, "linear", 0.02, 0, rounds._silent, {})
     attempt = attempts.learn_groups(task, candidates, {OLD: "elk", OLD + 1: "fox"})
     own = state.known.calibration
     before = (state.learned.predict(own) == own.labels).mean()

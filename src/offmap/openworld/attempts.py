@@ -21,7 +21,7 @@ CONFIDENCE = 0.95  # that the promised share is accepted: 200 inputs of which so
 
 
 @dataclass(frozen=True)
-class Task:
+class RoundTask:
     """Everything that does not change between attempts of one round."""
 
     state: LearningState
@@ -46,7 +46,7 @@ class Attempt:
     state: LearningState
 
 
-def learn_groups(task: Task, candidates: LabeledInputs, names: Mapping[int, str]) -> Attempt:
+def learn_groups(task: RoundTask, candidates: LabeledInputs, names: Mapping[int, str]) -> Attempt:
     """Learn the classes of the candidates beside the known ones, and fit and calibrate a detector for all of them."""
     state, n_old = task.state, task.n_old
     all_names = state.known.class_names + tuple(names[n_old + place] for place in range(len(names)))
@@ -72,7 +72,7 @@ def learn_groups(task: Task, candidates: LabeledInputs, names: Mapping[int, str]
     return Attempt(candidates, dict(names), _calibrate(task, learned, known, network))
 
 
-def evaluate_before(task: Task, attempt: Attempt) -> Evaluation:
+def evaluate_before(task: RoundTask, attempt: Attempt) -> Evaluation:
     """Measure the state before the round on the held-out inputs of now, with features of the network before."""
     known = attempt.state.known
     if attempt.state.network is not task.state.network:
@@ -81,7 +81,7 @@ def evaluate_before(task: Task, attempt: Attempt) -> Evaluation:
     return evaluate(task.state, known, task.n_old)
 
 
-def hold_back(task: Task, attempt: Attempt) -> Attempt:
+def hold_back(task: RoundTask, attempt: Attempt) -> Attempt:
     """Lower new classes until no calibration input of known classes is lost, whatever that costs them."""
     known = attempt.state.known
     learned = _lower(task, attempt.state.learned, known, 0.0, bounded=False)
@@ -89,7 +89,7 @@ def hold_back(task: Task, attempt: Attempt) -> Attempt:
 
 
 def _lower(
-    task: Task, learned: ClassifierUpdate, known: KnownSplits, fall: float, *, bounded: bool
+    task: RoundTask, learned: ClassifierUpdate, known: KnownSplits, fall: float, *, bounded: bool
 ) -> ClassifierUpdate:
     """Lower new classes so that calibration inputs of known ones lose no more accuracy than `fall`."""
     n_old, own = task.n_old, task.state.known.calibration
@@ -102,7 +102,9 @@ def _lower(
     )
 
 
-def _calibrate(task: Task, learned: ClassifierUpdate, known: KnownSplits, network: Network | None) -> LearningState:
+def _calibrate(
+    task: RoundTask, learned: ClassifierUpdate, known: KnownSplits, network: Network | None
+) -> LearningState:
     """Fit and calibrate a detector for all classes."""
     calibration = task.state.detector.calibration
     assert calibration is not None
@@ -118,7 +120,7 @@ def _calibrate(task: Task, learned: ClassifierUpdate, known: KnownSplits, networ
     return LearningState(detector, learned, known, network)
 
 
-def judge_groups(task: Task, attempt: Attempt, level: float) -> list[GroupDecision]:
+def judge_groups(task: RoundTask, attempt: Attempt, level: float) -> list[GroupDecision]:
     """Decide for each new class: learned, merged into another, waiting, or left out for the harm that it does."""
     n_old, held = task.n_old, attempt.state.known.held_out
     logits = attempt.state.learned.activations(held).logits

@@ -12,7 +12,7 @@ import numpy as np
 from offmap import discovery
 from offmap.discovery import Discovery, discover
 from offmap.errors import InputError
-from offmap.openworld.attempts import Task, evaluate_before, hold_back, judge_groups, learn_groups, leave_out
+from offmap.openworld.attempts import RoundTask, evaluate_before, hold_back, judge_groups, learn_groups, leave_out
 from offmap.openworld.decisions import LEVEL, describe_decisions, fall_p_value
 from offmap.openworld.inputs import LabeledInputs, Space
 from offmap.openworld.learners import Progress, choose
@@ -157,7 +157,7 @@ def learn_classes(
     n_old = len(state.known.class_names)
     _check(candidates, names, n_old, max_forgetting, level)
     chosen = choose(learner, state.network, state.known.train + candidates, seed)
-    task = Task(state, chosen, max_forgetting, seed, progress, settings)
+    task = RoundTask(state, chosen, max_forgetting, seed, progress, settings)
     attempt = learn_groups(task, candidates, names)
     decisions = judge_groups(task, attempt, level)
     if any(one.outcome == "left out" for one in decisions):  # a class that is held back further may do no harm
