@@ -36,7 +36,7 @@ COMBINE = "root"
 BEST = 4  # families whose best candidate is added to the core
 TOLD = 0.85  # best AUROC on classes left out, from which on the network's answers count in full
 UNTOLD = 0.75  # below, distances alone count
-DIRECTIONS, FAVOURED = "mahalanobis_pp", 4.0  # its further weight in wide features
+BEST_IN_WIDE, FAVOURED = "mahalanobis_pp", 4.0  # and its further weight in wide features
 FURTHER_PASSES = ("odin", "mc_dropout")
 PLAIN = ("energy", "knn(1, normalize=false)", "mahalanobis(0.1)", "gmm(1)", "msp")  # where nothing can be compared
 
@@ -254,7 +254,7 @@ def favour_directions(weighed: Sequence[Evidence], wide: bool) -> list[Evidence]
     """
     found = []
     for each in weighed:
-        if wide and each.spec == DIRECTIONS and each.weight and (each.left_out or 0) >= TOLD:
+        if wide and each.spec == BEST_IN_WIDE and each.weight and (each.left_out or 0) >= TOLD:
             each = replace(each, weight=each.weight + FAVOURED, why=f"{each.why}; features are wide, so it counts more")
         found.append(each)
     return found

@@ -162,7 +162,7 @@ def leave_out(attempt: Attempt, decisions: list[GroupDecision]) -> tuple[Labeled
     number = {label: first + place for place, label in enumerate(kept)}
     labels = attempt.candidates.labels.copy()
     for label, one in zip(attempt.names, decisions, strict=True):
-        into = one.label if one.outcome == "merged" else label
-        target = number.get(into, into if into is not None and into < first else -1)  # type: ignore[arg-type]
+        into = one.label if one.outcome == "merged" and one.label is not None else label
+        target = number.get(into, into if into < first else -1)
         labels[attempt.candidates.labels == label] = target
     return replace(attempt.candidates, labels=labels), {number[label]: attempt.names[label] for label in kept}
