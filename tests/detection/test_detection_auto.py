@@ -15,7 +15,10 @@ from offmap.detection.candidates import (
     CORES,
     DISTANCES,
     FAMILIES,
+    READING_ROOTS,
+    ROOT,
     SEARCHING,
+    has_rectified_features,
     has_wide_features,
     list_candidates,
     list_core,
@@ -355,6 +358,48 @@ def test_of_many_families_the_best_four_speak() -> None:
         "f": 0.5,
     }
     assert {each.spec: each.why for each in weigh(judged, core=["e"])}["c"] == "its family is behind four others"
+
+
+def test_of_areas_beyond_all_measure_the_larger_wins() -> None:
+    near = [Evidence("msp", "logits", 1.0, 0.997), Evidence("vim", "subspaces", 1.0, 0.998)]
+    further = [Evidence(name, f"family {name}", 1.0, 1.0) for name in "abc"]
+    assert near[0].separation == near[1].separation
+    found = {each.spec: each.weight for each in weigh([*near, *further], core=["a"])}
+    assert (found["msp"], found["vim"]) == (0, 0.25)
+
+
+def rectified(count: int = 300, beside: int = 0) -> offmap.Activations:
+    """Known activations of rectified units, with more of them that say nothing."""
+    features, labels = clouds(count)
+    further = np.random.default_rng(2).random((count, beside), dtype=np.float32)
+    features = np.concatenate([np.maximum(features, 0), further], axis=1)
+    return offmap.Activations(features, head=fit_head(features, labels, CLASSES), labels=labels)
+
+
+def test_some_methods_read_the_root_of_rectified_features() -> None:
+    acts = rectified()
+    plain, roots = (set(list_core("full", each)) for each in (known(), acts))
+    assert plain - roots == set(READING_ROOTS)
+    assert roots - plain == {ROOT + spec for spec in READING_ROOTS}
+    assert {ROOT + spec if spec in READING_ROOTS else spec for spec in DISTANCES} == set(list_distances("full", acts))
+    for spec in ("auto", "auto(fast)"):
+        made = offmap.detector(spec).fit(acts)
+        weights = {trial["spec"]: trial["weight"] for trial in made.trials}
+        assert weights["power(0.5)|plda"] >= 1
+        assert "power(0.5)|plda" in made.chosen
+        assert "plda" in weights  # may be chosen, too
+    assert not any(spec.startswith(ROOT) for spec in (each.spec for each in list_candidates("full", known())))
+
+
+def test_features_with_a_negative_number_without_logits_or_wide_ones_are_read_as_they_are() -> None:
+    acts = rectified()
+    assert has_rectified_features(acts)
+    lower = acts.features.copy()
+    lower[5, 3] = -0.1
+    assert not has_rectified_features(offmap.Activations(lower, head=acts.head, labels=acts.labels))
+    assert not has_rectified_features(offmap.Activations(acts.features, labels=acts.labels))
+    assert not has_rectified_features(offmap.Activations(None, logits=acts.logits))
+    assert not has_rectified_features(rectified(beside=1100))
 
 
 def _probit(share: float) -> float:

@@ -14,6 +14,7 @@ import offmap
 from offmap.detection.batch import ActivationBatch, TensorHead
 from offmap.detection.shapers.dice import contribution, largest, n_kept
 from offmap.detection.spec import parse
+from offmap.errors import InputError
 
 ROWS = hnp.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 12)), elements=st.floats(0, 50, width=32))
 
@@ -56,6 +57,28 @@ def test_lts_scales_the_logits_by_the_square_of_the_ratio() -> None:
         top = sum(sorted(row, reverse=True)[:3])
         wanted.append(max(logits) * (sum(row) / top) ** 2)
     np.testing.assert_allclose(made.score(known), wanted, rtol=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ROWS, st.sampled_from([0.25, 0.5, 1.0]), st.sampled_from([1.0, -1.0]))
+def test_power_against_a_loop(features: np.ndarray, exponent: float, sign: float) -> None:
+    wanted = [[sign * float(value) ** exponent for value in row] for row in features]
+    np.testing.assert_allclose(shaped(f"power({exponent})|energy", np.float32(sign) * features), wanted, rtol=1e-5)
+
+
+def test_power_comes_before_what_is_fitted_and_needs_no_head() -> None:
+    known = blobs()
+    roots = np.sign(known.features) * np.sqrt(np.abs(known.features))
+    for spec in ("plda", "knn(3, normalize=false, standardize=true)", "slof(5)"):
+        made = offmap.detector(f"power|{spec}").fit(offmap.Activations(known.features, labels=known.labels))
+        wanted = offmap.detector(spec).fit(offmap.Activations(roots, labels=known.labels))
+        np.testing.assert_allclose(made.score(known.features), wanted.score(roots), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("exponent", ["0", "-1", "2"])
+def test_an_exponent_that_makes_no_sense_is_refused(exponent: str) -> None:
+    with pytest.raises(InputError, match="above 0 and at most 1"):
+        offmap.detector(f"power({exponent})|energy")
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,6 +1,6 @@
 """What ``auto`` can add up: the core that it always takes, and the families that it chooses from.
 
-Both lists were settled on the networks that `benchmarks/auto_pairs.py` calls development.
+All lists were settled on the networks that `benchmarks/auto_pairs.py` calls development.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from offmap.detection.evidence import WIDE, Evidence
 
 Budget = Literal["full", "fast"]
 UNITS = 10  # times the median: a column that spreads further is in another unit than the rest
+SOME = 4096  # inputs that say what features are like
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "logits": (
@@ -31,13 +32,18 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "geometry": ("she", "fdbd", "nci", "cadref"),
     "gradients": ("grood", "gradnorm"),
 }  # fmt: skip
-SEARCHING = (*FAMILIES["neighbours"], "grood")  # what auto(fast) does without
 WITHOUT_LABELS = ("ssd", "gmm(1)")  # one Gaussian; with labels the others say more
 DIRECTIONS = ("knn(1)", "knn(10)", "knn(50)", "slof(20)", "ssd", "mahalanobis_pp", "rmds_pp")  # blind to lengths
 COSTLY = ("mahalanobis", "rmds", "residual", "pnml")  # where features are wide, a relative of each is enough
 
 _STANDARDIZED = "knn(1, normalize=false, standardize=true)"
 _LOCAL = ("slof(20)", "slof(20, normalize=false, standardize=true)")
+# a rectified unit is near zero for most inputs and large for a few, which decide distances; its root is less skewed
+ROOT = "power(0.5)|"
+READING_ROOTS = ("plda", _STANDARDIZED, _LOCAL[1])
+SEARCHING = (  # what auto(fast) does without
+    *FAMILIES["neighbours"], *(ROOT + spec for spec in READING_ROOTS if spec in FAMILIES["neighbours"]), "grood",
+)  # fmt: skip
 CORES: dict[tuple[str, bool], tuple[str, ...]] = {  # by budget, and whether there are logits
     ("full", True): ("knn(1)", _STANDARDIZED, *_LOCAL, "pca", "lts(95)|energy", "mahalanobis_pp", "plda"),
     ("full", False): ("knn(1)", "knn(1, normalize=false)", _STANDARDIZED, *_LOCAL, "pca", "gmm(1)"),
@@ -74,9 +80,11 @@ def list_candidates(budget: Budget, known: Activations) -> list[Evidence]:
     """
     wide = known.has_features and known.features.shape[1] > WIDE
     units = not known.has_logits and has_different_units(known)
+    rectified = has_rectified_features(known)
     found = []
     for family, specs in FAMILIES.items():
-        for spec in specs:
+        roots = tuple(ROOT + spec for spec in specs if rectified and spec in READING_ROOTS)
+        for spec in specs + roots:
             if spec in SEARCHING and budget == "fast":
                 continue
             if spec in WITHOUT_LABELS and known.labels is not None and known.has_logits:
@@ -112,7 +120,9 @@ def list_core(budget: Budget, known: Activations) -> tuple[str, ...]:
     >>> list_core("fast", Activations(np.eye(3)))
     ('pca', 'gmm(1)', 'mahalanobis(0.1)')
     """
-    return CORES[budget, known.has_logits] if known.has_features else LOGITS_ALONE
+    if not known.has_features:
+        return LOGITS_ALONE
+    return _read_roots(CORES[budget, known.has_logits], has_rectified_features(known))
 
 
 def list_distances(budget: Budget, known: Activations) -> tuple[str, ...]:
@@ -134,13 +144,45 @@ def list_distances(budget: Budget, known: Activations) -> tuple[str, ...]:
     Examples
     --------
     >>> from offmap import Head
-    >>> few = Activations(np.eye(3), head=Head(np.eye(3)))
+    >>> few = Activations(-np.eye(3), head=Head(np.eye(3)))
     >>> list_distances("fast", few), list_distances("fast", few[[0, 1, 2] * 10])
     ((), ('plda', 'mahalanobis(0.1)', 'rmds_pp', 'pca'))
     """
     if not _has_enough(known) or len(known) < known.features.shape[1]:
         return ()
-    return tuple(spec for spec in DISTANCES if budget == "full" or spec not in SEARCHING)
+    distances = tuple(spec for spec in DISTANCES if budget == "full" or spec not in SEARCHING)
+    return _read_roots(distances, has_rectified_features(known))
+
+
+def has_rectified_features(known: Activations) -> bool:
+    """Say whether features are those of rectified units: logits, at most 1,024 features, and none is negative.
+
+    In wider features the root changes next to nothing, and there `auto` is as it is without it.
+
+    Parameters
+    ----------
+    known : Activations
+        Known inputs.
+
+    Returns
+    -------
+    bool
+        False without features.
+
+    Examples
+    --------
+    >>> from offmap import Head
+    >>> rows = np.random.default_rng(0).normal(size=(50, 4))
+    >>> [has_rectified_features(Activations(each, head=Head(np.eye(4)))) for each in (rows, np.maximum(rows, 0))]
+    [False, True]
+    """
+    narrow = known.has_features and known.has_logits and known.features.shape[1] <= WIDE
+    return bool(narrow and (np.asarray(known.features[:SOME]) >= 0).all())
+
+
+def _read_roots(specs: tuple[str, ...], rectified: bool) -> tuple[str, ...]:
+    """Put the root before the methods that read it where features are rectified."""
+    return tuple(ROOT + spec if rectified and spec in READING_ROOTS else spec for spec in specs)
 
 
 def has_wide_features(known: Activations) -> bool:
@@ -192,7 +234,7 @@ def has_different_units(known: Activations) -> bool:
     """
     if not known.has_features:
         return False
-    spread = np.asarray(known.features[:4096], np.float64).std(axis=0)
+    spread = np.asarray(known.features[:SOME], np.float64).std(axis=0)
     varies = spread[spread > 0]
     return len(varies) > 0 and bool(varies.max() > UNITS * np.median(varies))
 

@@ -55,14 +55,16 @@ class Evidence:
     why: str = ""
 
     @property
-    def separation(self) -> float:
-        """How many standard deviations lie between known and pseudo-unknown inputs, were both normal."""
+    def area(self) -> float:
+        """AUROC against pseudo-unknown inputs of both kinds, those of classes left out counting more; 0 without any."""
         found = [(TRUST, self.left_out), (1 - TRUST, self.crossed)]
         told = [(trust, area) for trust, area in found if area is not None]
-        if not told:
-            return 0.0
-        area = sum(trust * area for trust, area in told) / sum(trust for trust, _ in told)
-        return max(0.0, math.sqrt(2) * float(ndtri(np.clip(area, CERTAIN, 1 - CERTAIN))))
+        return sum(trust * area for trust, area in told) / sum(trust for trust, _ in told) if told else 0.0
+
+    @property
+    def separation(self) -> float:
+        """How many standard deviations lie between known and pseudo-unknown inputs, were both normal."""
+        return max(0.0, math.sqrt(2) * float(ndtri(np.clip(self.area, CERTAIN, 1 - CERTAIN))))
 
 
 def split_known(known: Activations, val: Activations | None, seed: int) -> tuple[Activations, Activations]:
