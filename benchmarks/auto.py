@@ -3,8 +3,8 @@
 For every pair of a network and an unknown set: AUROC and FPR95 of ``auto`` and ``auto(fast)``, of every single method,
 of the best of these in hindsight (for each figure its own), and of the single method that validation on noise would
 choose: features drawn independently with the mean and the spread of the known ones. The regret is what ``auto`` loses
-against hindsight. Networks that ``auto`` was developed on and others stand apart; see `auto_pairs.py` and, for sets
-that are fetched, `auto_public.py`.
+against hindsight. Networks that ``auto`` was developed on and others stand apart; see `auto_pairs.py`, `auto_small.py`
+and, for sets that are fetched, `auto_public.py`.
 
 ``python benchmarks/auto.py`` writes ``results/auto.json``; ``--only NAME`` measures one network again, ``--auto`` only
 what ``auto`` gives on it, ``--again`` only what the present rule makes of the evidence that is there, with evidence on
@@ -28,6 +28,7 @@ import numpy as np
 import offmap
 from auto_pairs import DEVELOPMENT, REPORT, World
 from auto_public import PUBLIC, PUBLIC_DEVELOPMENT
+from auto_small import SMALL
 from offmap import Activations
 from offmap.detection.auto import combine_chosen, weigh_evidence
 from offmap.detection.candidates import SEARCHING, Budget, list_candidates
@@ -184,7 +185,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", OffmapWarning)
     result: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    for part, networks in (("development", DEVELOPMENT | PUBLIC_DEVELOPMENT), ("report", REPORT | PUBLIC)):
+    for part, networks in (("development", DEVELOPMENT | SMALL | PUBLIC_DEVELOPMENT), ("report", REPORT | PUBLIC)):
         kept = result.setdefault(part, {}).setdefault("networks", {})
         for name in networks:
             if name in PUBLIC | PUBLIC_DEVELOPMENT and "OFFMAP_PUBLIC" not in os.environ:
