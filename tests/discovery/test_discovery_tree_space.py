@@ -4,11 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import linkage
 
+from offmap.columns import has_mixed_scales
 from offmap.discovery.assign import Rows
 from offmap.discovery.choosing import choose_space
 from offmap.discovery.counting import count_classes
 from offmap.discovery.kmeans import lloyd, plus_plus
-from offmap.discovery.space import Space, column_spread, group, has_mixed_scales, smooth, whitening
+from offmap.discovery.space import Space, column_spread, group, smooth, whitening
 from offmap.discovery.tree import Tree, ward, ward_tree
 from offmap.metrics.clustering import open_world_accuracy
 
@@ -131,6 +132,8 @@ def test_columns_are_standardized_when_one_would_drown_the_others():
     assert choose_space(rows, np.full(300, -1))[0].standardize
     components = rng.normal(size=(300, 4)) * np.array([900.0, 2.0, 1.0, 1.0])  # as principal components come
     assert not has_mixed_scales(components)
+    network = np.maximum(shared + rng.normal(size=(300, 60)), 0) * np.r_[np.full(30, 50.0), np.ones(30)]
+    assert not has_mixed_scales(network)  # thirty columns that spread further than the rest drown nothing
     mean, spread = column_spread(np.concatenate([rows, np.full((300, 1), 7.0)], axis=1))
     np.testing.assert_allclose(mean[:4], rows.mean(axis=0))
     np.testing.assert_allclose(spread, [*rows.std(axis=0), 1.0])

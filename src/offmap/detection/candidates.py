@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from offmap.activations import Activations
+from offmap.columns import has_dominant_columns
 from offmap.detection.checks import missing_input
 from offmap.detection.evidence import WIDE, Evidence
 
 Budget = Literal["full", "fast"]
-UNITS = 10  # times the median: a column that spreads further is in another unit than the rest
 SOME = 4096  # inputs that say what features are like
 
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -79,7 +79,7 @@ def list_candidates(budget: Budget, known: Activations) -> list[Evidence]:
     ('needs logits, which is not there', '')
     """
     wide = known.has_features and known.features.shape[1] > WIDE
-    units = not known.has_logits and has_different_units(known)
+    units = known.has_features and not known.has_logits and has_dominant_columns(known.features)
     rectified = has_rectified_features(known)
     found = []
     for family, specs in FAMILIES.items():
@@ -211,32 +211,6 @@ def has_wide_features(known: Activations) -> bool:
 def _has_enough(known: Activations) -> bool:
     """Say whether there are features, logits and ten inputs per class, so that evidence on classes left out counts."""
     return known.has_features and known.has_logits and len(known) >= ENOUGH * known.n_classes
-
-
-def has_different_units(known: Activations) -> bool:
-    """Say whether one column of the features spreads ten times further than most: a table, not an embedding.
-
-    Parameters
-    ----------
-    known : Activations
-        Known inputs.
-
-    Returns
-    -------
-    bool
-        False without features.
-
-    Examples
-    --------
-    >>> rows = np.random.default_rng(0).normal(size=(50, 4))
-    >>> has_different_units(Activations(rows)), has_different_units(Activations(rows * [1, 1, 1, 500]))
-    (False, True)
-    """
-    if not known.has_features:
-        return False
-    spread = np.asarray(known.features[:SOME], np.float64).std(axis=0)
-    varies = spread[spread > 0]
-    return len(varies) > 0 and bool(varies.max() > UNITS * np.median(varies))
 
 
 def components_of(spec: str) -> Any:

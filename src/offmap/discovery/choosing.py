@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from offmap.columns import has_mixed_scales
 from offmap.discovery.assign import Labels
 from offmap.discovery.inputs import hide_classes
-from offmap.discovery.space import Space, has_mixed_scales
+from offmap.discovery.space import Space
 from offmap.graph import nearest_neighbors
 
 TRIALS = 2

@@ -2,7 +2,8 @@
 
 Several groupings are made and the most likely one is taken: rows joined over the graph, which finds small classes
 beside large ones, and k-means on the graph's eigenvectors, which is sharper where classes touch. The likelihood weighs
-how many links stay inside groups against how well the sizes of groups agree with those of known classes.
+how many links stay inside groups, and what that tells beyond chance, against how well the sizes of groups agree with
+those of known classes.
 """
 
 from __future__ import annotations
@@ -30,14 +31,21 @@ from offmap.discovery.class_sizes import (
     sizes_like_known,
 )
 from offmap.discovery.exchanging import exchange_groups
+from offmap.discovery.halves import count_by_halves
 from offmap.discovery.kmeans import class_means, lloyd
 from offmap.discovery.label_tests import LabelTest
 from offmap.discovery.merging import MergeTree, build_tree
 from offmap.discovery.outliers import COMPANY, ENOUGH_LABELS, LOST, conformal_limit
 from offmap.discovery.parts import are_alike_in_size, merge_parts
-from offmap.discovery.regrouping import follow_neighbors, merge_groups, name_groups, vote, vote_share
+from offmap.discovery.regrouping import (
+    follow_neighbors,
+    link_information,
+    merge_groups,
+    name_groups,
+    vote,
+    vote_share,
+)
 from offmap.discovery.space import group
-from offmap.discovery.stability import count_by_stability
 from offmap.graph import labelled_eigenvectors, nearest_neighbors, shared_neighbor_graph
 from offmap.graph.adjacency import Matrix
 from offmap.graph.build import directed_graph
@@ -59,10 +67,11 @@ CERTAIN = 0.15  # the relative error of a number of groups that a shift of the m
 AGREED_SHIFTS = (-2.0, -1.0, 0.0, 1.0)  # tried where there are too few known classes to hide some
 AGREED_STEPS = 20
 ALMOST = 0.005  # of the adjusted mutual information: less is noise
-CONTRADICTED = 2.5  # times more or fewer groups, by their rows, than two halves of the rows agree on
+CONTRADICTED = 2.0  # times more or fewer groups, by their rows, than counting without labels and a tree gives
 LOOSE = 0.1  # the share of known classes that fewer links stay inside of than inside of a group of noise
 MUCH_NOISE = 0.06  # of the unlabelled rows
 LEAST_SHARE = 0.05  # of a row's links inside its group: one row without any must not decide
+INFORMATION = 0.05  # the weight of what links tell beyond chance
 Z = 1.64  # standard errors on both sides of the number of classes: 90 %
 
 
@@ -184,10 +193,10 @@ class _Problem:
             k = self.n_known + round((self.number(labels) - self.n_known) / share)
             labels = self.settle(self.divide(k), k)
             steps["unseen added"] = float(k)
-        stable = count_by_stability(self.rows, self.seed) if self.n_known < FEWEST_CLASSES else None
-        if stable is not None and not 1 / CONTRADICTED <= effective_number(labels) / stable[0] <= CONTRADICTED:
-            labels, _, _ = self.form(max(stable[0], self.n_known))
-            return labels, stable[1], {"joined": float(count), "stable": float(stable[0])}
+        other = count_by_halves(self.rows, self.seed) if self.n_known < FEWEST_CLASSES else None
+        if other is not None and not 1 / CONTRADICTED <= effective_number(labels) / other[0] <= CONTRADICTED:
+            labels, _, _ = self.form(max(other[0], self.n_known))
+            return labels, other[1], {"joined": float(count), "by halves": float(other[0])}
         novel = k - self.n_known
         low, high = (self.n_known + novel * math.exp(by * Z * error) for by in (-1, 1))
         final = self.number(labels)
@@ -244,17 +253,21 @@ class _Problem:
         sizes = self.sizes
         if given and self.n_known < FEWEST_CLASSES and k > self.n_known:
             sizes = sizes.with_novel(k - self.n_known)
-        return max(whole or ways, key=lambda labels: self.log_likelihood(labels, sizes))
+        likely = [self.log_likelihood(labels, sizes, given) for labels in whole or ways]
+        return (whole or ways)[int(np.argmax(likely))]
 
-    def log_likelihood(self, labels: IntArray, sizes: ClassSizes) -> float:
+    def log_likelihood(self, labels: IntArray, sizes: ClassSizes, given: bool) -> float:
         """Return how likely these groups are, by the links that stay inside them and by their sizes.
 
-        A row and its neighbours are one observation together, not one each.
+        A row and its neighbours are one observation together, not one each. Where labels keep known classes apart, the
+        rest may be one heap beside a few scraps: nearly all links stay inside and say nothing. Too many groups are
+        best spent on scraps; if their number is given, what links tell beyond chance counts too.
         """
         near = self.near[:, : most_neighbors(self.number(labels))]
         same = (labels[near] == labels[:, None]).mean(axis=1)
         links = float(np.log(np.maximum(same, LEAST_SHARE)).sum()) / near.shape[1]
-        return links + sizes.log_likelihood(np.bincount(labels, minlength=self.n_known))
+        told = INFORMATION * len(labels) * link_information(same, labels) if given and self.n_known else 0.0
+        return links + told + sizes.log_likelihood(np.bincount(labels, minlength=self.n_known))
 
     def number(self, labels: IntArray) -> int:
         """Return how many groups there are, every known class counting as one."""

@@ -12,6 +12,8 @@ from offmap.discovery.merging import one_class_odds
 from offmap.graph.adjacency import Matrix
 from offmap.typing import Float32Array, FloatArray, IntArray
 
+KEPT = (0.01, 0.999)  # the share of links that do not lead anywhere, at least and at most
+
 
 def name_groups(found: IntArray, codes: IntArray, n_known: int) -> IntArray:
     """Number groups so that known class i is i and novel ones follow; rows of tiny groups get -1.
@@ -143,6 +145,30 @@ def vote_share(graph: Matrix, labels: IntArray) -> Float32Array:
     own = np.bincount(edges.row[same], edges.data[same], minlength=len(labels))
     total = np.bincount(edges.row, edges.data, minlength=len(labels))
     return np.where(total > 0, own / np.where(total > 0, total, 1), 1).astype(np.float32)
+
+
+def link_information(same: FloatArray, labels: IntArray) -> float:
+    """Return what the links of a row tell about its group beyond chance, on average over rows.
+
+    A link stays in the group of its row, or leads anywhere: then it stays by the share of all rows that the group
+    holds. So a group of nearly all rows tells nothing, and as many equal groups as there are tell the most.
+
+    Parameters
+    ----------
+    same
+        Per row, the share of its links that stay inside its group.
+    labels
+        The group of each row.
+
+    Examples
+    --------
+    >>> halves, heap = np.repeat([0, 1], [50, 50]), np.repeat([0, 1], [99, 1])
+    >>> [round(link_information(np.ones(100), labels), 1) for labels in (halves, heap)]  # log 2 at most
+    [0.7, 0.1]
+    """
+    chance = (np.bincount(labels) / len(labels))[labels]
+    kept = float(np.clip((same.mean() - chance.mean()) / max(1 - chance.mean(), 1e-9), *KEPT))
+    return float((same * np.log(kept / chance + 1 - kept) + (1 - same) * np.log(1 - kept)).mean())
 
 
 def members_of(labels: IntArray, kept: Any, k: int | None = None) -> Matrix:

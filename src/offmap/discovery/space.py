@@ -23,7 +23,6 @@ SMOOTHING_STEPS = 2
 ANCHORS = 30_000
 WRITTEN = 8192  # rows at a time
 FEW_GROUPS = 20
-MIXED, MIXED_ROWS, MIXED_COLUMNS = 20.0, 4096, 200
 MORE_STARTS = 4
 
 
@@ -102,29 +101,6 @@ def column_spread(features: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[n
     mean = total / len(features)
     spread = np.sqrt(np.maximum(squares / len(features) - mean**2, 0))
     return shift + mean, np.where(spread > 1e-9 * np.maximum(np.abs(shift + mean), 1e-300), spread, 1.0)
-
-
-def has_mixed_scales(features: Any) -> bool:
-    """Tell whether one column would drown the others: the largest spread is 20 times the median one.
-
-    Columns without correlation are principal components, whose spreads differ for a reason; they are left as they are.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> size = rng.normal(size=(200, 1)) + rng.normal(size=(200, 3))
-    >>> has_mixed_scales(size), has_mixed_scales(size * [1, 1, 1000])
-    (False, True)
-    """
-    step = max(len(features) // MIXED_ROWS, 1)
-    some = np.asarray(features[: step * MIXED_ROWS : step], np.float64)
-    spread = some.std(axis=0)
-    live = spread > 1e-9 * np.maximum(np.abs(some).max(axis=0), 1e-300)
-    if live.sum() < 2 or len(some) < 10 or spread[live].max() <= MIXED * np.median(spread[live]):
-        return False
-    largest = np.argsort(-spread, kind="stable")[: min(int(live.sum()), MIXED_COLUMNS)]
-    alike = np.abs(np.corrcoef(some[:, largest].T))
-    return bool((alike.sum() - len(alike)) / (alike.size - len(alike)) > 2 / np.sqrt(len(some)))
 
 
 def whitening(features: Any, labels: Labels, shrinkage: float) -> Floats:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offmap.activations import Head
-from offmap.discovery.space import has_mixed_scales
+from offmap.columns import has_mixed_scales
 from offmap.typing import Array, Float32Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
