@@ -274,8 +274,13 @@ def test_a_class_that_is_held_back_takes_no_calibration_input_that_was_right_bef
     own = state.known.calibration
     before = (state.learned.predict(own) == own.labels).mean()
     eager = (attempt.state.learned.predict(own) == own.labels).mean()
-    held = attempts.hold_back(task, attempt).state
+    held = attempts.hold_back(task, attempt, attempt.names).state
     after = (held.learned.predict(own) == own.labels).mean()
     possible = (held.learned.activations(own).logits[:, :OLD].argmax(axis=1) == own.labels).mean()
     assert eager <= after
     assert after >= min(before, possible)
+    one = attempts.hold_back(task, attempt, [OLD]).state.learned
+    right = state.learned.predict(own) == own.labels
+    assert not (right & (one.predict(own) == OLD)).any()
+    lowered = one.head.bias - attempt.state.learned.head.bias
+    assert (np.delete(lowered, OLD) == 0).all()  # a class that does no harm keeps its inputs

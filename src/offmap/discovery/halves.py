@@ -27,10 +27,11 @@ NEIGHBORS = 15
 TELLING = 5  # of these, the nearest, whose groups tell about a row's
 VOTERS = 5
 STEPS = 20  # of k-means
-ALMOST = 0.01  # of the agreement: less is noise
+ALMOST = 0.01  # of the agreement, or of what is told: less is noise
 FALL = 0.02  # of the agreement, below which a peak has been passed
 LEAST_AGREEMENT = 0.55  # rows drawn from one Gaussian of a real set's covariance reach at most a half
 PRICE = 0.4  # of a group: what links must tell, as a share of all that could be told
+CONTRADICTED = 2  # times the number that the other way gives
 MORE_TOLD = 0.1  # by links than by those of rows that are drawn from one Gaussian, where halves hardly agree
 
 
@@ -60,8 +61,9 @@ def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, 
     neighbours into the groups of the other half. One way takes the number on which the halves agree best: where classes
     are, both find them (Lange et al. 2004, with the adjusted mutual information as the measure). It misses classes that
     are close, as half of the rows show fewer, and counts scraps of nearly equal rows. The other takes the number about
-    which links tell most: it counts parts of loose classes and joins close ones. Their errors differ, so the geometric
-    mean is nearer than either.
+    which links tell most: it joins close classes, and finds loose ones on which halves hardly agree. The first stands
+    where they differ at most by a factor of two; else errors differ, and the geometric mean is nearer than either. On
+    a plateau it is chance which number is highest, and its middle is taken.
 
     Parameters
     ----------
@@ -93,23 +95,37 @@ def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, 
     first, second = rows[order[:middle]], rows[order[middle:]]
     halves = _Half(first, second, numbers[-1], seed), _Half(second, first, numbers[-1], seed)
     trials = [_try(halves, k) for k in numbers]
-    most_told = max(trials, key=lambda one: one.told)
+    told = told_numbers(trials)
+    most_told = told[(len(told) - 1) // 2]
     agreed = agreed_numbers(trials)
     if not agreed:
         drawn = draw_gaussian(first, seed)
-        null = _Half(drawn, drawn[:VOTERS], most_told.k, seed)
-        if most_told.told < _told(null.near, null.group(most_told.k)[0]) + MORE_TOLD:
+        null = _Half(drawn, drawn[:VOTERS], most_told, seed)
+        if max(one.told for one in trials) < _told(null.near, null.group(most_told)[0]) + MORE_TOLD:
             return None
-    allowed = [most_told.k, *agreed]
-    count = math.sqrt(most_told.k * agreed[len(agreed) // 2]) if agreed else most_told.k
-    return round(count), (min(allowed), max(allowed))
+    count: float = agreed[len(agreed) // 2] if agreed else most_told
+    if not 1 / CONTRADICTED <= count / most_told <= CONTRADICTED:
+        count = math.sqrt(count * most_told)
+    return round(count), (min(told + agreed), max(told + agreed))
+
+
+def told_numbers(trials: Sequence[Trial]) -> list[int]:
+    """Return the numbers of groups about which links tell most or hardly less, few to many.
+
+    Examples
+    --------
+    >>> told_numbers([Trial(2, 0.9, 0.1), Trial(5, 0.6, 0.495), Trial(9, 0.8, 0.5), Trial(12, 0.7, 0.3)])
+    [5, 9]
+    """
+    most = max(one.told for one in trials)
+    return [one.k for one in trials if one.told >= most - ALMOST]
 
 
 def agreed_numbers(trials: Sequence[Trial]) -> list[int]:
     """Return the numbers of groups on which halves agree best, few to many; none where they hardly agree.
 
     A split into two or three heaps comes back as well, so the search starts from many groups and ends behind the first
-    peak. On a plateau it is chance which number is highest: all of it are returned.
+    peak.
 
     Examples
     --------

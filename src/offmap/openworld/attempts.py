@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress
 from offmap.openworld.result import Evaluation, evaluate
 from offmap.openworld.state import LearningState, read_with_network, refit_detector
+from offmap.typing import Array
 
 FALL_AIMED_AT = 0.25  # of what is allowed, when the logits of new classes are lowered on calibration inputs
 CONFIDENCE = 0.95  # that the promised share is accepted: 200 inputs of which some were left out miss it too often
@@ -67,7 +68,7 @@ def learn_groups(task: RoundTask, candidates: LabeledInputs, names: Mapping[int,
     network = learned.network or state.network
     if learned.network is not None:
         known = read_with_network(learned.network, known)
-    learned = _lower(task, learned, known, FALL_AIMED_AT * task.max_forgetting, bounded=True)
+    learned = _lower(task, learned, known)
     task.progress("fitting and calibrating a new detector", 0.9)
     return Attempt(candidates, dict(names), _calibrate(task, learned, known, network))
 
@@ -81,25 +82,39 @@ def evaluate_before(task: RoundTask, attempt: Attempt) -> Evaluation:
     return evaluate(task.state, known, task.n_old)
 
 
-def hold_back(task: RoundTask, attempt: Attempt) -> Attempt:
-    """Lower new classes until no calibration input of known classes is lost, whatever that costs them."""
-    known = attempt.state.known
-    learned = _lower(task, attempt.state.learned, known, 0.0, bounded=False)
+def hold_back(task: RoundTask, attempt: Attempt, harmful: Iterable[int]) -> Attempt:
+    """Lower harmful classes until they take no calibration input of known classes, whatever that costs them.
+
+    Only these: a class that does no harm keeps its inputs.
+    """
+    known, learned = attempt.state.known, attempt.state.learned
+    logits, labels = _calibration_logits(task, learned, known)
+    chosen = np.sort(np.fromiter(harmful, np.int64))
+    columns = np.concatenate([np.arange(task.n_old), chosen])
+    offsets = np.zeros(logits.shape[1] - task.n_old)
+    offsets[chosen - task.n_old] = class_offsets(logits[:, columns], labels, task.n_old, _accuracy_before(task))
+    learned = learned.lower_new(task.n_old, offsets)
     return replace(attempt, state=_calibrate(task, learned, known, attempt.state.network))
 
 
-def _lower(
-    task: RoundTask, learned: ClassifierUpdate, known: KnownSplits, fall: float, *, bounded: bool
-) -> ClassifierUpdate:
-    """Lower new classes so that calibration inputs of known ones lose no more accuracy than `fall`."""
-    n_old, own = task.n_old, task.state.known.calibration
-    before = float((task.state.learned.predict(own) == own.labels).mean())
-    old = known.calibration.labels < n_old
-    logits = learned.activations(known.calibration).logits
-    new_logits = logits[~old] if bounded else None
-    return learned.lower_new(
-        n_old, class_offsets(logits[old], known.calibration.labels[old], n_old, before - fall, new_logits)
-    )
+def _lower(task: RoundTask, learned: ClassifierUpdate, known: KnownSplits) -> ClassifierUpdate:
+    """Lower new classes so that calibration inputs of known ones lose next to no accuracy, unless that is dear."""
+    logits, labels = _calibration_logits(task, learned, known)
+    new_logits = learned.activations(known.calibration[known.calibration.labels >= task.n_old]).logits
+    least = _accuracy_before(task) - FALL_AIMED_AT * task.max_forgetting
+    return learned.lower_new(task.n_old, class_offsets(logits, labels, task.n_old, least, new_logits))
+
+
+def _calibration_logits(task: RoundTask, learned: ClassifierUpdate, known: KnownSplits) -> tuple[Array, Array]:
+    """Return the logits and the labels of calibration inputs of known classes."""
+    part = known.calibration[known.calibration.labels < task.n_old]
+    return learned.activations(part).logits, part.labels
+
+
+def _accuracy_before(task: RoundTask) -> float:
+    """Return which share of the calibration inputs of known classes was right before the round."""
+    own = task.state.known.calibration
+    return float((task.state.learned.predict(own) == own.labels).mean())
 
 
 def _calibrate(

@@ -160,8 +160,9 @@ def learn_classes(
     task = RoundTask(state, chosen, max_forgetting, seed, progress, settings)
     attempt = learn_groups(task, candidates, names)
     decisions = judge_groups(task, attempt, level)
-    if any(one.outcome == "left out" for one in decisions):  # a class that is held back further may do no harm
-        attempt = hold_back(task, attempt)
+    names_left_out = {one.name for one in decisions if one.outcome == "left out"}
+    if names_left_out:  # a class that is held back further may do no harm
+        attempt = hold_back(task, attempt, [n for n, name in attempt.names.items() if name in names_left_out])
         decisions = judge_groups(task, attempt, level)
     good = [one for one in decisions if one.outcome == "learned"]
     if good and len(good) < len(decisions):
