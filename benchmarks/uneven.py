@@ -1,11 +1,11 @@
-"""Discovery on uneven problems: long tails, small novel classes, few or no known ones, outliers, raw columns.
+"""Discovery on uneven problems: long tails, small or loose classes, few or no known ones, outliers, raw columns.
 
     OFFMAP_DATA=/path/to/data python benchmarks/uneven.py [--only digits …] [--seeds 2 3] [--methods auto kmeans]
 
 `auto` is ``offmap.discover`` with every default, so it estimates the number of classes; `kmeans` is scikit-learn's
 with the true number; `hdbscan` is scikit-learn's on at most 20 principal components. The library was developed on
 seeds 0 to 3; what is reported comes from other seeds. Results go to ``benchmarks/results/uneven.json``; problems that
-are there already are not run again unless ``--again`` is given.
+are there already are not run again unless ``--again`` is given. News needs ``OFFMAP_PUBLIC``; see `auto_public.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ from offmap.metrics.clustering import class_count_error, open_world_accuracy
 
 RESULTS = Path(__file__).parent / "results" / "uneven.json"
 SEEDS = (4, 5)
+FEATURES = {  # of networks, by set
+    "cifar10": "cifar10-densenet__cifar10_test",
+    "textures": "resnet50__dtd10",
+    "caltech101": "resnet50__caltech101",
+}
 SMALL = 20  # rows of a class that counts as small
 
 
@@ -44,6 +49,13 @@ def load(name: str) -> tuple[np.ndarray, np.ndarray]:
         from sklearn.datasets import load_wine
 
         return load_wine(return_X_y=True)
+    if name == "news":
+        from auto_public import read_news
+
+        return read_news()
+    if name in FEATURES:
+        held = np.load(Path(os.environ["OFFMAP_DATA"]) / "features" / f"{FEATURES[name]}.npz")
+        return held["features"][:6000].astype(np.float32), held["labels"][:6000].astype(np.int64)
     rows, truth = load_whole(name)
     if name == "fashion-mnist":
         return rows[:3000], truth[:3000]
@@ -148,6 +160,10 @@ for _name, _cases in {
     "fashion-mnist": "half known, none known, tail 1:10",
     "banking77": "half known, novel small, known small, tail 1:10, tail 1:50, one known, all known, none known",
     "clinc150": "half known, novel small, tail 1:50, all known, none known",
+    "cifar10": "half known, none known",
+    "textures": "half known, one known, none known",
+    "caltech101": "half known, none known",
+    "news": "half known, one known, none known",
 }.items():
     for _case in _cases.split(", "):
         CASES[f"{_name}, {_case}"] = lambda seed, name=_name, case=_case: make(*load(name), case, seed)
@@ -255,6 +271,9 @@ def main() -> None:
     asked = parser.parse_args()
     for name, make_problem in CASES.items():
         if not any(part in name for part in asked.only):
+            continue
+        if name.startswith("news") and "OFFMAP_PUBLIC" not in os.environ:
+            print(f"{name}: left as it was; OFFMAP_PUBLIC does not name the folder of its sets")
             continue
         for seed in asked.seeds:
             done = kept.read(asked.out).get(name, {}).get(str(seed), {})

@@ -1,4 +1,4 @@
-"""Fill the tables of docs/which-method.md from the committed results: ``python docs/gen_which.py``.
+"""Fill docs/which-method.md and docs/auto-results.md from the committed results: ``python docs/gen_which.py``.
 
 A table stands between ``<!-- table: name -->`` and ``<!-- end -->``, a sentence after ``<!-- text: name -->``; all else
 on the page is written by hand.
@@ -9,15 +9,25 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from filled import filled
 
 PAGE = Path(__file__).with_name("which-method.md")
+DETAILS = PAGE.with_name("auto-results.md")
 README = Path(__file__).parents[1] / "README.md"
+PAGES = (PAGE, DETAILS, README)
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "auto.json"
 COST, COMBOOD = (RESULTS.with_name(f"{name}.json") for name in ("auto_cost", "combood"))
 WORDS = {"auto": "`auto`", "auto(fast)": "`auto(fast)`", "noise": "one method, chosen on noise"}
+KINDS = {  # by a part of a network's name, the first that fits
+    "ResNet-50": "photographs and sounds on a ResNet-50",
+    "DenseNet": "DenseNets of CIFAR",
+    "CNN": "small networks",
+    "MLP": "small networks",
+    "": "sentence embeddings",
+}
 FIXED = 5  # single methods that are listed, the best ones by mean AUROC
 
 
@@ -48,6 +58,19 @@ def regrets_table(held: dict[str, Any], part: str) -> str:
     return _table(lines)
 
 
+def kinds_table(held: dict[str, Any], part: str) -> str:
+    """What auto loses by kind of network."""
+    rows = held[part]["pairs"]
+    kinds = [next(kind for word, kind in KINDS.items() if word in row["network"]) for row in rows]
+    lines = [["networks", "pairs", "mean AUROC lost", "worst", "mean FPR95 lost", "ahead of hindsight"]]
+    for kind in dict.fromkeys(KINDS.values()):
+        lost = [row["auto"]["regret"] for row, own in zip(rows, kinds, strict=True) if own == kind]
+        area, rate = [one["auroc"] for one in lost], [one["fpr95"] for one in lost]
+        numbers = [f"{value:.2f}" for value in (fmean(area), max(area), fmean(rate))]
+        lines.append([kind, str(len(lost)), *numbers, f"{fmean(one < 0 for one in area):.0%}"])
+    return _table(lines)
+
+
 def short_table(held: dict[str, Any], part: str) -> str:
     """The first lines for the README: auto, the best fixed methods and the choice on noise, means only."""
     lines = [row.split(" | ") for row in regrets_table(held, part).splitlines()[2:]]
@@ -68,7 +91,8 @@ def _table(lines: list[list[str]]) -> str:
 def table(held: dict[str, Any], name: str) -> str:
     """The table of that name: ``pairs-report``, ``regrets-development`` and so on."""
     kind, _, part = name.partition("-")
-    return {"pairs": pairs_table, "regrets": regrets_table, "short": short_table}[kind](held, part)
+    makers = {"pairs": pairs_table, "regrets": regrets_table, "kinds": kinds_table, "short": short_table}
+    return makers[kind](held, part)
 
 
 def cost_text() -> str:
@@ -105,5 +129,5 @@ def page(path: Path = PAGE) -> str:
 
 
 if __name__ == "__main__":
-    for made in (PAGE, README):
+    for made in PAGES:
         made.write_text(page(made))
