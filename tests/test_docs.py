@@ -57,9 +57,7 @@ def test_the_page_of_methods_is_what_the_registry_says() -> None:
 def test_the_page_which_method_follows_the_results() -> None:
     code = "import gen_which as g; raise SystemExit(any(p.read_text() != g.page(p) for p in g.PAGES))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", check=False)
-    assert done.returncode == 0, (
-        "README.md or a page about auto is out of date: run python docs/gen_which.py"
-    )
+    assert done.returncode == 0, "README.md or a page about auto is out of date: run python docs/gen_which.py"
 
 
 def resolve(name: str) -> object:

@@ -34,12 +34,8 @@ def has_dominant_columns(features: npt.ArrayLike) -> bool:
     >>> has_dominant_columns(rows), has_dominant_columns(rows * [1, 1, 1, 500])
     (False, True)
     """
-    some = _some_rows(features)
-    if len(some) < 10 or some.shape[1] < 2:
-        return False
-    spread = some.std(axis=0)
-    live = spread > 1e-9 * np.maximum(np.abs(some).max(axis=0), 1e-300)
-    if live.sum() < 2 or spread[live].max() <= MIXED * np.median(spread[live]):
+    spread = _some_columns(features).std(axis=0)
+    if len(spread) < 2 or spread.max() <= MIXED * np.median(spread):
         return False
     shares = (spread / spread.max()) ** 2
     return bool(shares.sum() ** 2 <= HEARD * (shares**2).sum())
@@ -69,15 +65,17 @@ def has_mixed_scales(features: npt.ArrayLike) -> bool:
     """
     if not has_dominant_columns(features):
         return False
-    some = _some_rows(features)
-    spread = some.std(axis=0)
-    varies = spread > 1e-9 * np.maximum(np.abs(some).max(axis=0), 1e-300)
-    largest = np.argsort(-spread, kind="stable")[: min(int(varies.sum()), COLUMNS)]
+    some = _some_columns(features)
+    largest = np.argsort(-some.std(axis=0), kind="stable")[:COLUMNS]
     alike = np.abs(np.corrcoef(some[:, largest].T))
     return bool((alike.sum() - len(alike)) / (alike.size - len(alike)) > 2 / np.sqrt(len(some)))
 
 
-def _some_rows(features: npt.ArrayLike) -> FloatArray:
+def _some_columns(features: npt.ArrayLike) -> FloatArray:
+    """Return those columns of some rows that vary; none with fewer than ten rows."""
     array = np.asanyarray(features)
     step = max(len(array) // ROWS, 1)
-    return np.asarray(array[: step * ROWS : step], np.float64)
+    some = np.asarray(array[: step * ROWS : step], np.float64)
+    if len(some) < 10:
+        return some[:, :0]
+    return some[:, some.std(axis=0) > 1e-9 * np.maximum(np.abs(some).max(axis=0), 1e-300)]

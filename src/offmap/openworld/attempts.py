@@ -15,7 +15,6 @@ from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress
 from offmap.openworld.result import Evaluation, evaluate
 from offmap.openworld.state import LearningState, read_with_network, refit_detector
-from offmap.typing import Array
 
 FALL_AIMED_AT = 0.25  # of what is allowed, when the logits of new classes are lowered on calibration inputs
 CONFIDENCE = 0.95  # that the promised share is accepted: 200 inputs of which some were left out miss it too often
@@ -87,28 +86,25 @@ def hold_back(task: RoundTask, attempt: Attempt, harmful: Iterable[int]) -> Atte
 
     Only these: a class that does no harm keeps its inputs.
     """
-    known, learned = attempt.state.known, attempt.state.learned
-    logits, labels = _calibration_logits(task, learned, known)
+    known, learned, n_old = attempt.state.known, attempt.state.learned, task.n_old
+    logits, labels = learned.activations(known.calibration).logits, known.calibration.labels
     chosen = np.sort(np.fromiter(harmful, np.int64))
-    columns = np.concatenate([np.arange(task.n_old), chosen])
-    offsets = np.zeros(logits.shape[1] - task.n_old)
-    offsets[chosen - task.n_old] = class_offsets(logits[:, columns], labels, task.n_old, _accuracy_before(task))
-    learned = learned.lower_new(task.n_old, offsets)
+    columns = np.concatenate([np.arange(n_old), chosen])
+    offsets = np.zeros(logits.shape[1] - n_old)
+    old = labels < n_old
+    offsets[chosen - n_old] = class_offsets(logits[old][:, columns], labels[old], n_old, _accuracy_before(task))
+    learned = learned.lower_new(n_old, offsets)
     return replace(attempt, state=_calibrate(task, learned, known, attempt.state.network))
 
 
 def _lower(task: RoundTask, learned: ClassifierUpdate, known: KnownSplits) -> ClassifierUpdate:
     """Lower new classes so that calibration inputs of known ones lose next to no accuracy, unless that is dear."""
-    logits, labels = _calibration_logits(task, learned, known)
-    new_logits = learned.activations(known.calibration[known.calibration.labels >= task.n_old]).logits
+    logits, labels = learned.activations(known.calibration).logits, known.calibration.labels
+    old = labels < task.n_old
     least = _accuracy_before(task) - FALL_AIMED_AT * task.max_forgetting
-    return learned.lower_new(task.n_old, class_offsets(logits, labels, task.n_old, least, new_logits))
-
-
-def _calibration_logits(task: RoundTask, learned: ClassifierUpdate, known: KnownSplits) -> tuple[Array, Array]:
-    """Return the logits and the labels of calibration inputs of known classes."""
-    part = known.calibration[known.calibration.labels < task.n_old]
-    return learned.activations(part).logits, part.labels
+    return learned.lower_new(
+        task.n_old, class_offsets(logits[old], labels[old], task.n_old, least, new_logits=logits[~old])
+    )
 
 
 def _accuracy_before(task: RoundTask) -> float:

@@ -160,9 +160,9 @@ def learn_classes(
     task = RoundTask(state, chosen, max_forgetting, seed, progress, settings)
     attempt = learn_groups(task, candidates, names)
     decisions = judge_groups(task, attempt, level)
-    names_left_out = {one.name for one in decisions if one.outcome == "left out"}
-    if names_left_out:  # a class that is held back further may do no harm
-        attempt = hold_back(task, attempt, [n for n, name in attempt.names.items() if name in names_left_out])
+    harmful = [label for label, one in zip(attempt.names, decisions, strict=True) if one.outcome == "left out"]
+    if harmful:  # a class that is held back further may do no harm
+        attempt = hold_back(task, attempt, harmful)
         decisions = judge_groups(task, attempt, level)
     good = [one for one in decisions if one.outcome == "learned"]
     if good and len(good) < len(decisions):
