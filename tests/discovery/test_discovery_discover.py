@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offmap.discovery import Discovery, Space, discover
+import offmap
+from offmap.discovery import Discovery, Space, count_classes, discover
 from offmap.discovery.assign import Rows
 from offmap.discovery.inputs import read_labels
 from offmap.discovery.methods import METHODS
@@ -398,3 +399,13 @@ def test_a_summary_shows_texts_or_files_as_examples_and_says_how_many_classes_it
     assert "rows [" in found.summary()
     with pytest.raises(InputError, match="3 names for 156 rows; give one each"):
         found.summary(names[:3])
+
+
+def test_labels_without_a_sign_that_hold_what_minus_one_becomes_are_refused():
+    rows = np.random.default_rng(0).normal(size=(40, 5))
+    wrapped = np.where(np.arange(40) < 20, np.arange(40) % 2, 255).astype(np.uint8)
+    with pytest.raises(InputError, match="uint8 hold 255, which is what -1 becomes"):
+        discover(rows, wrapped)
+    with pytest.raises(InputError, match="astype"):
+        offmap.openworld.run(rows, wrapped, rows, rounds=1)
+    assert count_classes(rows).n_classes >= 1

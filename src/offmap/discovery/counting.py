@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from offmap.discovery.assign import Labels, Rows
 from offmap.discovery.choosing import choose_space
 from offmap.discovery.graph_groups import group_by_graph
@@ -22,7 +24,7 @@ class ClassCount:
     interval : tuple of 2 int
         Where the true number is expected with a probability of 90 %, if the errors of the estimates are as assumed.
     criteria : dict of str to float
-        The number of groups in the tree of joins, and the estimate after class sizes are taken into account.
+        The number of groups in the tree of joins and after every step that changed it; see the page on discovery.
     """
 
     n_classes: int
@@ -40,7 +42,7 @@ class ClassCount:
         return cls(values["n_classes"], (low, high), values["criteria"])
 
 
-def count_classes(features: Any, labels: Labels, seed: int = 0) -> ClassCount:
+def count_classes(features: Any, labels: Labels | None = None, seed: int = 0) -> ClassCount:
     """Estimate the number of classes without labels of novel ones.
 
     Rows are joined over their neighbour graph until no two groups look like one class (`group_by_graph`). Class sizes
@@ -50,8 +52,8 @@ def count_classes(features: Any, labels: Labels, seed: int = 0) -> ClassCount:
     ----------
     features : array-like
         One row per sample. Of more than 30,000 rows a sample is looked at.
-    labels : ndarray of int64
-        Known class per row from 0, -1 where unknown.
+    labels : ndarray of int64, optional
+        Known class per row from 0, -1 where unknown; no class is known without.
     seed : int, default=0
         Draws the sample and the classes that are hidden to choose a space.
 
@@ -69,8 +71,9 @@ def count_classes(features: Any, labels: Labels, seed: int = 0) -> ClassCount:
     >>> count_classes(rows, np.where(truth < 3, truth, -1)).n_classes
     6
     """
-    space, _ = choose_space(features, labels, seed)
-    return count_groups(Rows(space.prepare(features, labels)), labels, int(labels.max(initial=-1)) + 1, seed)
+    codes = np.full(len(features), -1, np.int64) if labels is None else labels
+    space, _ = choose_space(features, codes, seed)
+    return count_groups(Rows(space.prepare(features, codes)), codes, int(codes.max(initial=-1)) + 1, seed)
 
 
 def count_groups(rows: Rows, codes: Labels, n_known: int, seed: int = 0) -> ClassCount:

@@ -64,12 +64,35 @@ def read_labels(labels: Any, n: int) -> KnownClasses:
             raise InputError("labels hold fractions; classes are whole numbers or names, -1 or None where unknown")
     if column.dtype.kind not in "iuf":
         raise InputError(f"labels of type {column.dtype}: classes are whole numbers or names")
+    refuse_wrapped(column)
     whole = column.astype(np.int64)
     if (whole < UNKNOWN).any():
         raise InputError(f"labels hold {int(whole.min())}: classes are 0 or above, -1 stands for unknown")
     ids = np.unique(whole[whole >= 0])
     codes = np.where(whole >= 0, np.searchsorted(ids, whole), UNKNOWN).astype(np.int64)
     return KnownClasses(codes, ids, [str(item) for item in ids])
+
+
+def refuse_wrapped(labels: Any) -> None:
+    """Refuse class numbers without a sign that hold the largest one of their type: -1, for unknown, becomes that.
+
+    Raises
+    ------
+    InputError
+        With the way out.
+
+    Examples
+    --------
+    >>> refuse_wrapped(np.array([0, 254], np.uint8))
+    >>> refuse_wrapped(np.array([0, 255], np.uint8))
+    Traceback (most recent call last):
+    offmap.errors.InputError: labels of type uint8 hold 255, which is what -1 becomes there; ...
+    """
+    if labels.dtype.kind == "u" and labels.size and labels.max() == np.iinfo(labels.dtype).max:
+        raise InputError(
+            f"labels of type {labels.dtype} hold {labels.max()}, which is what -1 becomes there; "
+            "give labels.astype(int), with -1 put in afterwards"
+        )
 
 
 def _named(column: Any) -> KnownClasses:

@@ -58,7 +58,8 @@ class RoundRecord:
     def summary(self) -> str:
         """Return the outcome in a line."""
         outcome = "deployed" if self.deployed else "NOT deployed"
+        left_out = "".join(f" ({one.name} left out: {one.reason})" for one in self.groups if one.outcome == "left out")
         return (
-            f"{self.arrived} inputs came in, {self.flagged} were flagged; {self.considered} were grouped: "
-            f"{describe_decisions(self.groups)}; {self.n_classes} classes; {outcome}: {self.reason}"
+            f"{self.arrived} inputs came in, {self.flagged} were flagged; all {self.considered} that are kept were "
+            f"grouped: {describe_decisions(self.groups)}{left_out}; {self.n_classes} classes; {outcome}: {self.reason}"
         )

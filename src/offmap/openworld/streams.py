@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from offmap.discovery.inputs import refuse_wrapped
 from offmap.errors import InputError
 from offmap.typing import Array
 
@@ -19,6 +20,7 @@ def read_known(labels: Any, n_rows: int) -> tuple[Array, Array, Array, list[str]
             f"{n_rows} rows of known_features, -1 or None where unknown"
         )
     if array.dtype.kind in "iu":
+        refuse_wrapped(array)
         inside = array >= 0
         ids, codes = np.unique(array[inside], return_inverse=True)
         return inside, ids, codes, [str(one) for one in ids]
