@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from offmap.discovery import discover
 from offmap.discovery.class_sizes import ClassSizes
-from offmap.discovery.halves import Trial, agreed_numbers, count_by_halves, draw_gaussian
+from offmap.discovery.halves import TriedNumber, agreed_numbers, count_by_halves, draw_gaussian
 from offmap.metrics.clustering import open_world_accuracy
 from offmap.neighbors.vectors import unit
 
@@ -34,8 +34,8 @@ def test_few_rows_or_columns_are_not_counted():
 
 
 def test_the_search_for_agreement_starts_from_many_groups_and_may_find_none():
-    assert agreed_numbers([Trial(2, 0.5, 0.1), Trial(3, 0.54, 0.2)]) == []
-    assert agreed_numbers([Trial(2, 1.0, 0.1), Trial(3, 0.6, 0.2), Trial(4, 0.7, 0.2)]) == [4]
+    assert agreed_numbers([TriedNumber(2, 0.5, 0.1), TriedNumber(3, 0.54, 0.2)]) == []
+    assert agreed_numbers([TriedNumber(2, 1.0, 0.1), TriedNumber(3, 0.6, 0.2), TriedNumber(4, 0.7, 0.2)]) == [4]
 
 
 def test_rows_drawn_from_one_gaussian_keep_mean_and_covariance_and_hold_no_classes():

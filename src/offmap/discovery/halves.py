@@ -36,8 +36,8 @@ MORE_TOLD = 0.1  # by links than by those of rows that are drawn from one Gaussi
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What one number of groups gives.
+class TriedNumber:
+    """A number of groups: how far two halves agree on it, and what links tell about it.
 
     Parameters
     ----------
@@ -109,19 +109,19 @@ def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, 
     return round(count), (min(told + agreed), max(told + agreed))
 
 
-def told_numbers(trials: Sequence[Trial]) -> list[int]:
+def told_numbers(trials: Sequence[TriedNumber]) -> list[int]:
     """Return the numbers of groups about which links tell most or hardly less, few to many.
 
     Examples
     --------
-    >>> told_numbers([Trial(2, 0.9, 0.1), Trial(5, 0.6, 0.495), Trial(9, 0.8, 0.5), Trial(12, 0.7, 0.3)])
+    >>> told_numbers([TriedNumber(2, 0.9, 0.1), TriedNumber(5, 0.6, 0.495), TriedNumber(9, 0.8, 0.5)])
     [5, 9]
     """
     most = max(one.told for one in trials)
     return [one.k for one in trials if one.told >= most - ALMOST]
 
 
-def agreed_numbers(trials: Sequence[Trial]) -> list[int]:
+def agreed_numbers(trials: Sequence[TriedNumber]) -> list[int]:
     """Return the numbers of groups on which halves agree best, few to many; none where they hardly agree.
 
     A split into two or three heaps comes back as well, so the search starts from many groups and ends behind the first
@@ -129,10 +129,10 @@ def agreed_numbers(trials: Sequence[Trial]) -> list[int]:
 
     Examples
     --------
-    >>> agreed_numbers([Trial(2, 0.9, 0.1), Trial(5, 0.6, 0.2), Trial(9, 0.8, 0.5), Trial(12, 0.795, 0.4)])
-    [9, 12]
+    >>> agreed_numbers([TriedNumber(2, 0.9, 0.1), TriedNumber(5, 0.6, 0.2), TriedNumber(9, 0.8, 0.5)])
+    [9]
     """
-    passed: list[Trial] = []
+    passed: list[TriedNumber] = []
     for one in reversed(trials):
         passed.append(one)
         if one.agreement < max(other.agreement for other in passed) - FALL:
@@ -177,7 +177,7 @@ class _Half:
         return own, vote(own[self.voters])[0]
 
 
-def _try(halves: tuple[_Half, _Half], k: int) -> Trial:
+def _try(halves: tuple[_Half, _Half], k: int) -> TriedNumber:
     from sklearn.metrics import adjusted_mutual_info_score
 
     (first, second_by_first), (second, first_by_second) = (half.group(k) for half in halves)
@@ -185,7 +185,7 @@ def _try(halves: tuple[_Half, _Half], k: int) -> Trial:
         np.concatenate([first, second_by_first]), np.concatenate([first_by_second, second])
     )
     told = np.mean([_told(half.near, groups) for half, groups in zip(halves, (first, second), strict=True)])
-    return Trial(k, float(agreement), float(told))
+    return TriedNumber(k, float(agreement), float(told))
 
 
 def _told(near: IntArray, groups: IntArray) -> float:
