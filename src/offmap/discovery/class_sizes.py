@@ -247,6 +247,19 @@ def compare_novel(known: FloatArray, counts: IntArray) -> float:
     return difference * max(0.0, 1 - CERTAIN * (error + old_error) / max(difference**2, 1e-12))
 
 
+def effective_number(labels: IntArray) -> float:
+    """Return how many groups of one size have the entropy of these: small ones, which halves do not show, count less.
+
+    Examples
+    --------
+    >>> effective_number(np.repeat([0, 1, 2], 30)), effective_number(np.repeat([0, 1, 2], [90, 1, 1])) < 1.2
+    (3.0, True)
+    """
+    shares = np.bincount(labels) / len(labels)
+    shares = shares[shares > 0]
+    return round(float(np.exp(-(shares * np.log(shares)).sum())), 6)
+
+
 def _mean_log_size(sizes: FloatArray) -> tuple[float, float]:
     """Return the mean log size, rows weighing alike so that scraps say little, and its squared standard error."""
     logs = np.log(sizes)

@@ -27,6 +27,7 @@ from offmap.discovery.class_sizes import (
     TREE_ERROR,
     ClassSizes,
     compare_novel,
+    effective_number,
     estimate_sizes,
     sizes_like_known,
 )
@@ -132,9 +133,7 @@ def group_by_graph(rows: Rows, codes: IntArray, n_known: int, k: int | None = No
     points = rows.block(0, len(rows))
     distances, near = nearest_neighbors(points, min(MOST_NEIGHBORS, len(rows) - 1))
     problem = _Problem(points, distances, near, codes, n_known, seed)
-    labels, interval, steps = (
-        problem.find() if k is None else (problem.settle(problem.divide(k, given=True), k), (k, k), {})
-    )
+    labels, interval, steps = problem.find() if k is None else (problem.form(k), (k, k), {})
     n_groups = max(int(labels.max()) + 1, n_known)
     return GraphGroups(labels, n_groups, vote_share(problem.graph, labels), interval, steps)
 
@@ -195,7 +194,7 @@ class _Problem:
             steps["unseen added"] = float(k)
         other = count_by_halves(self.rows, self.seed) if self.n_known < FEWEST_CLASSES else None
         if other is not None and not 1 / CONTRADICTED <= effective_number(labels) / other[0] <= CONTRADICTED:
-            labels, _, _ = self.form(max(other[0], self.n_known))
+            labels = self.form(max(other[0], self.n_known))
             return labels, other[1], {"joined": float(count), "by halves": float(other[0])}
         novel = k - self.n_known
         low, high = (self.n_known + novel * math.exp(by * Z * error) for by in (-1, 1))
@@ -221,9 +220,9 @@ class _Problem:
         distances, near = nearest_neighbors(rows, min(MOST_NEIGHBORS, len(rows) - 1))
         return _Problem(rows, distances, near, codes, n_known, self.seed).count()[0]
 
-    def form(self, k: int) -> tuple[IntArray, tuple[int, int], dict[str, float]]:
-        """Return so many groups, in the form of `find`."""
-        return self.settle(self.divide(k, given=True), k), (k, k), {}
+    def form(self, k: int) -> IntArray:
+        """Return so many groups."""
+        return self.settle(self.divide(k, given=True), k)
 
     def settle(self, labels: IntArray, k: int | None = None) -> IntArray:
         """Return groups with parts of one class merged, unless so many are asked for, and wrong ones exchanged.
@@ -371,19 +370,6 @@ class _Problem:
         """Return the graph of so many nearest neighbours."""
         edges = directed_graph(self.near[:, :width])
         return (edges + edges.T) * 0.5
-
-
-def effective_number(labels: IntArray) -> float:
-    """Return how many groups of one size have the entropy of these: small ones, which halves do not show, count less.
-
-    Examples
-    --------
-    >>> effective_number(np.repeat([0, 1, 2], 30)), effective_number(np.repeat([0, 1, 2], [90, 1, 1])) < 1.2
-    (3.0, True)
-    """
-    shares = np.bincount(labels) / len(labels)
-    shares = shares[shares > 0]
-    return round(float(np.exp(-(shares * np.log(shares)).sum())), 6)
 
 
 def most_neighbors(k: int) -> int:
