@@ -63,7 +63,7 @@ def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, 
     are close, as half of the rows show fewer, and counts scraps of nearly equal rows. The other takes the number about
     which links tell most: it joins close classes, and finds loose ones on which halves hardly agree. The first stands
     where they differ at most by a factor of two; else errors differ, and the geometric mean is nearer than either. On
-    a plateau it is chance which number is highest, and its middle is taken.
+    a plateau it is chance which number is highest: of agreement, links decide; of what they tell, the middle is taken.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, 
         null = _Half(drawn, drawn[:VOTERS], most_told, seed)
         if max(one.told for one in trials) < _told(null.near, null.group(most_told)[0]) + MORE_TOLD:
             return None
-    count: float = agreed[len(agreed) // 2] if agreed else most_told
+    count: float = max((one for one in trials if one.k in agreed), key=lambda one: one.told).k if agreed else most_told
     if not 1 / CONTRADICTED <= count / most_told <= CONTRADICTED:
         count = math.sqrt(count * most_told)
     return round(count), (min(told + agreed), max(told + agreed))
