@@ -32,7 +32,7 @@ FALL = 0.02  # of the agreement, below which a peak has been passed
 LEAST_AGREEMENT = 0.55  # rows drawn from one Gaussian of a real set's covariance reach at most a half
 PRICE = 0.4  # of a group: what links must tell, as a share of all that could be told
 CONTRADICTED = 2  # times the number that the other way gives
-MORE_TOLD = 0.1  # by links than by those of rows that are drawn from one Gaussian, where halves hardly agree
+MORE_TOLD = 0.1  # by links: clearly more, such as than by those of rows drawn from one Gaussian
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, 
     are close, as half of the rows show fewer, and counts scraps of nearly equal rows. The other takes the number about
     which links tell most: it joins close classes, and finds loose ones on which halves hardly agree. The first stands
     where they differ at most by a factor of two; else errors differ, and the geometric mean is nearer than either. On
-    a plateau it is chance which number is highest: of agreement, links decide; of what they tell, the middle is taken.
+    a plateau it is chance which number is highest: of agreement, the fewest are taken unless links tell clearly less of
+    them, of what links tell the middle.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, 
         null = _Half(drawn, drawn[:VOTERS], most_told, seed)
         if max(one.told for one in trials) < _told(null.near, null.group(most_told)[0]) + MORE_TOLD:
             return None
-    count: float = max((one for one in trials if one.k in agreed), key=lambda one: one.told).k if agreed else most_told
+    count: float = fewest_told(trials, agreed) if agreed else most_told
     if not 1 / CONTRADICTED <= count / most_told <= CONTRADICTED:
         count = math.sqrt(count * most_told)
     return round(count), (min(told + agreed), max(told + agreed))
@@ -119,6 +120,18 @@ def told_numbers(trials: Sequence[TriedNumber]) -> list[int]:
     """
     most = max(one.told for one in trials)
     return [one.k for one in trials if one.told >= most - ALMOST]
+
+
+def fewest_told(trials: Sequence[TriedNumber], among: Sequence[int]) -> int:
+    """Return the fewest groups of these numbers about which links tell clearly no less than about the others.
+
+    Examples
+    --------
+    >>> fewest_told([TriedNumber(2, 1.0, 0.3), TriedNumber(3, 1.0, 0.6), TriedNumber(4, 1.0, 0.62)], [2, 3, 4])
+    3
+    """
+    told = {one.k: one.told for one in trials if one.k in among}
+    return min(k for k in told if told[k] > max(told.values()) - MORE_TOLD)
 
 
 def agreed_numbers(trials: Sequence[TriedNumber]) -> list[int]:
