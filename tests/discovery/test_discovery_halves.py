@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offmap.discovery import discover
+from offmap.discovery.checking import check_count
 from offmap.discovery.class_sizes import ClassSizes
 from offmap.discovery.halves import TriedNumber, agreed_numbers, count_by_halves, draw_gaussian
 from offmap.metrics.clustering import open_world_accuracy
@@ -46,6 +47,24 @@ def test_rows_drawn_from_one_gaussian_keep_mean_and_covariance_and_hold_no_class
     np.testing.assert_allclose(drawn.mean(axis=0), rows.mean(axis=0), atol=0.03)
     assert 4 <= count_by_halves(rows)[0] <= 5
     assert count_by_halves(drawn) is None
+
+
+def test_groups_that_halves_contradict_are_brought_near_to_their_number():
+    rng = np.random.default_rng(0)
+    truth = np.arange(600) % 6
+    rows = (6 * np.eye(6, 16)[truth] + rng.normal(size=(600, 16))).astype(np.float32)
+    cut = 6 * (np.arange(600) // 6 % 4) + truth  # every class in four
+    number, (low, high) = check_count(rows, cut, 24, 0)
+    assert number == 9
+    assert low <= 6 <= high
+    assert number <= high
+    assert check_count(rows, cut, 24, 4) is None  # four known classes fit the tree: it is not doubted
+    assert check_count(rows, cut, 24, 8) is None
+    heap = np.where(np.arange(600) < 595, 0, np.arange(600))
+    heap = np.unique(heap, return_inverse=True)[1]
+    assert check_count(rows, heap, 6, 0)[0] == 6
+    assert check_count(rows, heap, 6, 5)[0] == 6  # a heap beside scraps is
+    assert check_count(rows, truth, 6, 0) is None
 
 
 def test_the_number_of_novel_classes_says_how_large_they_are():

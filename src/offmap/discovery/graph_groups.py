@@ -22,17 +22,16 @@ from offmap.discovery.calibrating import (
     share_counted,
     typical_size,
 )
+from offmap.discovery.checking import check_count
 from offmap.discovery.class_sizes import (
     SMALLEST,
     TREE_ERROR,
     ClassSizes,
     compare_novel,
-    effective_number,
     estimate_sizes,
     sizes_like_known,
 )
 from offmap.discovery.exchanging import exchange_groups
-from offmap.discovery.halves import count_by_halves
 from offmap.discovery.kmeans import class_means, lloyd
 from offmap.discovery.label_tests import LabelTest
 from offmap.discovery.merging import MergeTree, build_tree
@@ -68,7 +67,6 @@ CERTAIN = 0.15  # the relative error of a number of groups that a shift of the m
 AGREED_SHIFTS = (-2.0, -1.0, 0.0, 1.0)  # tried where there are too few known classes to hide some
 AGREED_STEPS = 20
 ALMOST = 0.005  # of the adjusted mutual information: less is noise
-CONTRADICTED = 2.0  # times more or fewer groups, by their rows, than counting without labels and a tree gives
 LOOSE = 0.1  # the share of known classes that fewer links stay inside of than inside of a group of noise
 MUCH_NOISE = 0.06  # of the unlabelled rows
 LEAST_SHARE = 0.05  # of a row's links inside its group: one row without any must not decide
@@ -192,10 +190,10 @@ class _Problem:
             k = self.n_known + round((self.number(labels) - self.n_known) / share)
             labels = self.settle(self.divide(k), k)
             steps["unseen added"] = float(k)
-        other = count_by_halves(self.rows, self.seed) if self.n_known < FEWEST_CLASSES else None
-        if other is not None and not 1 / CONTRADICTED <= effective_number(labels) / other[0] <= CONTRADICTED:
-            labels = self.form(max(other[0], self.n_known))
-            return labels, other[1], {"joined": float(count), "by halves": float(other[0])}
+        other = check_count(self.rows, labels, self.number(labels), self.n_known, self.seed)
+        if other is not None:
+            k, interval = other
+            return self.form(k), interval, {"joined": float(count), "by halves": float(k)}
         novel = k - self.n_known
         low, high = (self.n_known + novel * math.exp(by * Z * error) for by in (-1, 1))
         final = self.number(labels)
@@ -258,9 +256,9 @@ class _Problem:
     def log_likelihood(self, labels: IntArray, sizes: ClassSizes, given: bool) -> float:
         """Return how likely these groups are, by the links that stay inside them and by their sizes.
 
-        A row and its neighbours are one observation together, not one each. Where labels keep known classes apart, the
-        rest may be one heap beside a few scraps: nearly all links stay inside and say nothing. Too many groups are
-        best spent on scraps; if their number is given, what links tell beyond chance counts too.
+        A row and its neighbours are one observation together, not one each. Rows may be one heap beside a few scraps:
+        nearly all links stay inside and say nothing. Too many groups are best spent on scraps; if their number is
+        given, what links tell beyond chance counts too.
         """
         near = self.near[:, : most_neighbors(self.number(labels))]
         same = (labels[near] == labels[:, None]).mean(axis=1)

@@ -31,7 +31,6 @@ ALMOST = 0.01  # of the agreement, or of what is told: less is noise
 FALL = 0.02  # of the agreement, below which a peak has been passed
 LEAST_AGREEMENT = 0.55  # rows drawn from one Gaussian of a real set's covariance reach at most a half
 PRICE = 0.4  # of a group: what links must tell, as a share of all that could be told
-CONTRADICTED = 2  # times the number that the other way gives
 MORE_TOLD = 0.1  # by links: clearly more, such as than by those of rows drawn from one Gaussian
 
 
@@ -54,17 +53,16 @@ class TriedNumber:
     told: float
 
 
-def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, int]] | None:
+def count_by_halves(rows: Float32Array, seed: int = 0, also: int = 2) -> tuple[int, tuple[int, int]] | None:
     """Return the number of groups that two ways to count without labels suggest, and the range of what they allow.
 
     The rows are halved, each half is grouped by eigenvectors of its own neighbour graph, and every row follows its
     neighbours into the groups of the other half. One way takes the number on which the halves agree best: where classes
     are, both find them (Lange et al. 2004, with the adjusted mutual information as the measure). It misses classes that
     are close, as half of the rows show fewer, and counts scraps of nearly equal rows. The other takes the number about
-    which links tell most: it joins close classes, and finds loose ones on which halves hardly agree. The first stands
-    where they differ at most by a factor of two; else errors differ, and the geometric mean is nearer than either. On
-    a plateau it is chance which number is highest: of agreement, the fewest are taken unless links tell clearly less of
-    them, of what links tell the middle.
+    which links tell most: it joins close classes, and finds loose ones on which halves hardly agree. Their errors
+    differ, so the geometric mean is nearer than either. On a plateau it is chance which number is highest: of
+    agreement, the fewest are taken unless links tell clearly less of them, of what links tell the middle.
 
     Parameters
     ----------
@@ -72,6 +70,8 @@ def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, 
         In a space where near means alike; of more than 10,000 a sample is looked at.
     seed
         Draws the halves.
+    also
+        A number of groups to try beside those in steps of a quarter, if there are rows enough for it.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, 
         return None
     order = np.random.default_rng(seed).permutation(len(rows))[:MOST_ROWS]
     middle = len(order) // 2
-    numbers = _numbers(len(order) // ROWS_PER_GROUP)
+    numbers = _numbers(len(order) // ROWS_PER_GROUP, also)
     first, second = rows[order[:middle]], rows[order[middle:]]
     halves = _Half(first, second, numbers[-1], seed), _Half(second, first, numbers[-1], seed)
     trials = [_try(halves, k) for k in numbers]
@@ -104,9 +104,7 @@ def count_by_halves(rows: Float32Array, seed: int = 0) -> tuple[int, tuple[int, 
         null = _Half(drawn, drawn[:VOTERS], most_told, seed)
         if max(one.told for one in trials) < _told(null.near, null.group(most_told)[0]) + MORE_TOLD:
             return None
-    count: float = fewest_told(trials, agreed) if agreed else most_told
-    if not 1 / CONTRADICTED <= count / most_told <= CONTRADICTED:
-        count = math.sqrt(count * most_told)
+    count = math.sqrt((fewest_told(trials, agreed) if agreed else most_told) * most_told)
     return round(count), (min(told + agreed), max(told + agreed))
 
 
@@ -208,9 +206,9 @@ def _told(near: IntArray, groups: IntArray) -> float:
     return link_information((groups[near[:, :TELLING]] == groups[:, None]).mean(axis=1), groups) - PRICE * entropy
 
 
-def _numbers(most: int) -> list[int]:
-    """Return the numbers of groups that are tried, in steps of a quarter."""
-    found, k = [2], 2.0
+def _numbers(most: int, also: int) -> list[int]:
+    """Return the numbers of groups that are tried: in steps of a quarter, and one more."""
+    found, k = {2}, 2.0
     while (k := max(GROWTH * k, k + 1)) <= most:
-        found.append(round(k))
-    return found
+        found.add(round(k))
+    return sorted(found | {also} if 2 <= also <= most else found)
