@@ -58,7 +58,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
                 "considered": record.considered,
                 "deployed": record.deployed,
                 "n_classes": record.n_classes,
-                "known": round(got.known, 4),
+                "known": round(float((found == made.wanted)[known].mean()), 4),  # by name, as at the start
                 "all": round(got.all, 4),
                 "earlier then": round(float(np.mean([before[c] for c in earlier])), 4) if earlier else None,
                 "earlier now": round(float(np.mean([now[c] for c in earlier])), 4) if earlier else None,

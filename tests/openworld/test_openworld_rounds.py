@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import offmap
 from offmap.errors import InputError
@@ -22,6 +24,7 @@ from offmap.openworld import (
     run_round,
     start,
 )
+from offmap.openworld.decisions import harmful_groups, offsets_without_harm
 from offmap.openworld.learners import class_means_head
 
 OLD, NEW, WIDTH = 4, 2, 10
@@ -265,22 +268,30 @@ def test_the_page_shows_the_decision(done, tmp_path):
     assert "item " in text
 
 
-def test_a_class_that_is_held_back_takes_no_calibration_input_that_was_right_before():
+def test_a_harmful_class_is_held_back_until_no_harm_shows_and_others_keep_what_they_have():
     state, stream = world(spread=2.5)
-    known = state.known.train + state.known.calibration
-    candidates = stream + replace(known, labels=np.full(len(known), OLD))[:60]  # a group with known inputs in it
     task = attempts.RoundTask(state, "linear", 0.02, 0, rounds._silent, {})
-    attempt = attempts.learn_groups(task, candidates, {OLD: "elk", OLD + 1: "fox"})
-    own = state.known.calibration
-    before = (state.learned.predict(own) == own.labels).mean()
-    eager = (attempt.state.learned.predict(own) == own.labels).mean()
-    held = attempts.hold_back(task, attempt, attempt.names).state
-    after = (held.learned.predict(own) == own.labels).mean()
-    possible = (held.learned.activations(own).logits[:, :OLD].argmax(axis=1) == own.labels).mean()
-    assert eager <= after
-    assert after >= min(before, possible)
-    one = attempts.hold_back(task, attempt, [OLD]).state.learned
-    right = state.learned.predict(own) == own.labels
-    assert not (right & (one.predict(own) == OLD)).any()
-    lowered = one.head.bias - attempt.state.learned.head.bias
-    assert (np.delete(lowered, OLD) == 0).all()  # a class that does no harm keeps its inputs
+    attempt = attempts.learn_groups(task, stream, {OLD: "elk", OLD + 1: "fox"})
+    eager = attempt.state.learned.lower_new(OLD, np.array([-4.0, 0.0]))
+    attempt = replace(attempt, state=replace(attempt.state, learned=eager))
+    harmful = [one.name for one in attempts.judge_groups(task, attempt, 0.05) if one.outcome == "left out"]
+    assert harmful == ["elk"]
+    held = attempts.hold_back(task, attempt, 0.05)
+    assert "left out" not in [one.outcome for one in attempts.judge_groups(task, held, 0.05)]
+    lowered = attempt.state.learned.head.bias - held.state.learned.head.bias
+    assert lowered[OLD] > 0
+    assert (np.delete(lowered, OLD) == 0).all()
+
+
+@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 3))
+def test_offsets_take_away_all_harm_and_nothing_from_classes_that_do_none(seed, n_old, n_new):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(60, n_old + n_new))
+    truth = rng.integers(0, n_old, 60)
+    right = logits[:, :n_old].argmax(axis=1) == truth
+    offsets = offsets_without_harm(logits, truth, right, n_old, 0.02)
+    lowered = np.concatenate([np.zeros(n_old), offsets])
+    assert (offsets >= 0).all()
+    assert not harmful_groups(logits - lowered, truth, right, n_old, 0.02)
+    if not harmful_groups(logits, truth, right, n_old, 0.02):
+        assert not offsets.any()

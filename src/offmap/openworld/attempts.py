@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from offmap.network import Network
-from offmap.openworld.decisions import MIN_RECALL, GroupDecision, class_offsets, fall_p_value, harmful_groups
+from offmap.openworld.decisions import (
+    MIN_RECALL,
+    GroupDecision,
+    class_offsets,
+    fall_p_value,
+    harmful_groups,
+    offsets_without_harm,
+)
 from offmap.openworld.extended_network import ClassifierUpdate
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.learners import LEARNERS, LearnerInputs, Progress
 from offmap.openworld.result import Evaluation, evaluate
 from offmap.openworld.state import LearningState, read_with_network, refit_detector
+from offmap.typing import Array
 
 FALL_AIMED_AT = 0.25  # of what is allowed, when the logits of new classes are lowered on calibration inputs
+OPTIMISM = 0.015  # of known inputs: calibration inputs lose so much less than others, as they were grouped with
 CONFIDENCE = 0.95  # that the promised share is accepted: 200 inputs of which some were left out miss it too often
 
 
@@ -81,27 +90,21 @@ def evaluate_before(task: RoundTask, attempt: Attempt) -> Evaluation:
     return evaluate(task.state, known, task.n_old)
 
 
-def hold_back(task: RoundTask, attempt: Attempt, harmful: Iterable[int]) -> Attempt:
-    """Lower harmful classes until they take no calibration input of known classes, whatever that costs them.
-
-    Only these: a class that does no harm keeps its inputs.
-    """
-    known, learned, n_old = attempt.state.known, attempt.state.learned, task.n_old
-    logits, labels = learned.activations(known.calibration).logits, known.calibration.labels
-    chosen = np.sort(np.fromiter(harmful, np.int64))
-    columns = np.concatenate([np.arange(n_old), chosen])
-    offsets = np.zeros(logits.shape[1] - n_old)
-    old = labels < n_old
-    offsets[chosen - n_old] = class_offsets(logits[old][:, columns], labels[old], n_old, _accuracy_before(task))
-    learned = learned.lower_new(n_old, offsets)
+def hold_back(task: RoundTask, attempt: Attempt, level: float) -> Attempt:
+    """Lower harmful classes as far as held-out inputs of known classes ask for; others keep what they have."""
+    known, n_old = attempt.state.known, task.n_old
+    old, right = _right_before(task, known)
+    logits = attempt.state.learned.activations(known.held_out).logits[old]
+    offsets = offsets_without_harm(logits, known.held_out.labels[old], right, n_old, task.max_forgetting, level)
+    learned = attempt.state.learned.lower_new(n_old, offsets)
     return replace(attempt, state=_calibrate(task, learned, known, attempt.state.network))
 
 
 def _lower(task: RoundTask, learned: ClassifierUpdate, known: KnownSplits) -> ClassifierUpdate:
-    """Lower new classes so that calibration inputs of known ones lose next to no accuracy, unless that is dear."""
+    """Lower new classes so that inputs of known ones lose next to no accuracy, unless that is dear."""
     logits, labels = learned.activations(known.calibration).logits, known.calibration.labels
     old = labels < task.n_old
-    least = _accuracy_before(task) - FALL_AIMED_AT * task.max_forgetting
+    least = _accuracy_before(task) + OPTIMISM - FALL_AIMED_AT * task.max_forgetting
     return learned.lower_new(
         task.n_old, class_offsets(logits[old], labels[old], task.n_old, least, new_logits=logits[~old])
     )
@@ -131,14 +134,31 @@ def _calibrate(
     return LearningState(detector, learned, known, network)
 
 
+def learn_and_judge(
+    task: RoundTask, candidates: LabeledInputs, names: Mapping[int, str], level: float
+) -> tuple[Attempt, list[GroupDecision]]:
+    """Learn the classes of the candidates, hold back harmful ones, and decide for each new class.
+
+    A harmful class is left out if holding it back far enough would cost it half of its own inputs.
+    """
+    attempt = learn_groups(task, candidates, names)
+    decisions = judge_groups(task, attempt, level)
+    if all(one.outcome != "left out" for one in decisions):
+        return attempt, decisions
+    held = hold_back(task, attempt, level)
+    again = judge_groups(task, held, level)
+    return held, [
+        first if first.outcome == "left out" and second.outcome != "learned" else second
+        for first, second in zip(decisions, again, strict=True)
+    ]
+
+
 def judge_groups(task: RoundTask, attempt: Attempt, level: float) -> list[GroupDecision]:
     """Decide for each new class: learned, merged into another, waiting, or left out for the harm that it does."""
     n_old, held = task.n_old, attempt.state.known.held_out
     logits = attempt.state.learned.activations(held).logits
     predicted = logits.argmax(axis=1)
-    old = held.labels < n_old
-    origin = task.state.known.held_out  # the same inputs as held[old], with features of the network before
-    right = task.state.learned.predict(origin) == origin.labels
+    old, right = _right_before(task, attempt.state.known)
     harm = harmful_groups(logits[old], held.labels[old], right, n_old, task.max_forgetting, level)
     all_names = attempt.state.known.class_names
     found = []
@@ -164,6 +184,12 @@ def judge_groups(task: RoundTask, attempt: Attempt, level: float) -> list[GroupD
         else:
             found.append(GroupDecision(name, size, "waiting", words))
     return found
+
+
+def _right_before(task: RoundTask, known: KnownSplits) -> tuple[Array, Array]:
+    """Return which held-out inputs are of known classes, and which of those were right before the round."""
+    origin = task.state.known.held_out  # the same inputs as those, with features of the network before
+    return known.held_out.labels < task.n_old, task.state.learned.predict(origin) == origin.labels
 
 
 def leave_out(attempt: Attempt, decisions: list[GroupDecision]) -> tuple[LabeledInputs, dict[int, str]]:

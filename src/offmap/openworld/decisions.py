@@ -16,6 +16,7 @@ CLASS_FALL = 0.2  # of one known class; it has few held-out inputs, so less woul
 MIN_RECALL = 0.5
 MOST_LOST = 5  # per cent of the inputs of new classes for each per cent of known ones that is won back
 COMMON_SHARES = (1.0, 0.5)  # of a common offset, by which every new class is lowered at least: the first that is cheap
+BEYOND = 1e-3  # another logit: by how much one is lowered, so that rounding does not undo it
 MOST_FOR_ONE = 10  # inputs of new classes for one of a known class: of few known ones, one is no share to go by
 
 Labels = npt.NDArray[np.int64]
@@ -146,6 +147,38 @@ def harmful_groups(
         worst = int(taken_by.argmax())
         found[worst] = int(taken_by[worst]), len(truth), p
         left[:, worst] = -np.inf
+
+
+def offsets_without_harm(
+    logits: Array,
+    truth: Labels,
+    right_before: npt.NDArray[np.bool_],
+    n_old: int,
+    max_fall: float,
+    level: float = LEVEL,
+) -> Array:
+    """Return by how much the logit of each new class is lowered until none is harmful.
+
+    A class that is lowered gives held-out inputs back, the least certain first, as few as the tests ask for; leaving it
+    out would give back all of them, and all of its own. Parameters as in `harmful_groups`.
+
+    Examples
+    --------
+    >>> logits = np.array([[0.0, 3], [0, 2], [0, 1], [5, 0]])  # three of four are taken; two may be chance
+    >>> offsets_without_harm(logits, np.zeros(4, int), np.ones(4, bool), 1, 0.1).round(1)
+    array([1.])
+    """
+    left = np.array(logits, np.float64)
+    while True:
+        harmful = harmful_groups(left, truth, right_before, n_old, max_fall, level)
+        if not harmful:
+            return np.asarray(logits[0, n_old:] - left[0, n_old:])
+        predicted = left.argmax(axis=1)
+        for label in harmful:
+            taken = left[right_before & (predicted == label)]
+            if len(taken):  # else it would take what another one gives back
+                others = np.delete(taken, label, axis=1).max(axis=1)
+                left[:, label] -= (taken[:, label] - others).min() + BEYOND
 
 
 def class_offsets(logits: Array, truth: Labels, n_old: int, least: float, new_logits: Array | None = None) -> Array:

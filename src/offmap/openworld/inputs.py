@@ -105,9 +105,9 @@ class KnownSplits:
     train : LabeledInputs
         To learn from: the head, the encoder, the detector's statistics, and what new classes are told apart from.
     calibration : LabeledInputs
-        For the detector's threshold and nothing else.
+        For the detector's threshold, and for how far new classes are held back.
     held_out : LabeledInputs
-        To see whether anything was forgotten, and nothing else.
+        To see whether anything was forgotten, and to hold a class back that does harm.
     class_names : tuple of str
         One per class.
 

@@ -12,7 +12,7 @@ import numpy as np
 from offmap import discovery
 from offmap.discovery import Discovery, discover
 from offmap.errors import InputError
-from offmap.openworld.attempts import RoundTask, evaluate_before, hold_back, judge_groups, learn_groups, leave_out
+from offmap.openworld.attempts import RoundTask, evaluate_before, learn_and_judge, leave_out
 from offmap.openworld.decisions import LEVEL, describe_decisions, fall_p_value
 from offmap.openworld.inputs import LabeledInputs, Space
 from offmap.openworld.learners import Progress, choose
@@ -158,17 +158,11 @@ def learn_classes(
     _check(candidates, names, n_old, max_forgetting, level)
     chosen = choose(learner, state.network, state.known.train + candidates, seed)
     task = RoundTask(state, chosen, max_forgetting, seed, progress, settings)
-    attempt = learn_groups(task, candidates, names)
-    decisions = judge_groups(task, attempt, level)
-    harmful = [label for label, one in zip(attempt.names, decisions, strict=True) if one.outcome == "left out"]
-    if harmful:  # a class that is held back further may do no harm
-        attempt = hold_back(task, attempt, harmful)
-        decisions = judge_groups(task, attempt, level)
-    good = [one for one in decisions if one.outcome == "learned"]
-    if good and len(good) < len(decisions):
-        attempt = learn_groups(task, *leave_out(attempt, decisions))
-        left = [one for one in decisions if one.outcome != "learned"]
-        decisions = [*judge_groups(task, attempt, level), *left]
+    attempt, decisions = learn_and_judge(task, candidates, names, level)
+    left = [one for one in decisions if one.outcome != "learned"]
+    if left and len(left) < len(decisions):
+        attempt, decisions = learn_and_judge(task, *leave_out(attempt, decisions), level)
+        decisions = [*decisions, *left]
     before, after = evaluate_before(task, attempt), evaluate(attempt.state, attempt.state.known, n_old)
     n = int((attempt.state.known.held_out.labels < n_old).sum())
     p = fall_p_value(round((before.known - after.known) * n), n, max_forgetting)
