@@ -277,10 +277,22 @@ def test_a_harmful_class_is_held_back_until_no_harm_shows_and_others_keep_what_t
     harmful = [one.name for one in attempts.judge_groups(task, attempt, 0.05) if one.outcome == "left out"]
     assert harmful == ["elk"]
     held = attempts.hold_back(task, attempt, 0.05)
-    assert "left out" not in [one.outcome for one in attempts.judge_groups(task, held, 0.05)]
+    again = attempts.judge_groups(task, held, 0.05)
+    assert [one.outcome for one in again] == ["learned", "learned"]
     lowered = attempt.state.learned.head.bias - held.state.learned.head.bias
     assert lowered[OLD] > 0
     assert (np.delete(lowered, OLD) == 0).all()
+
+
+def test_a_group_that_is_held_back_is_learned_and_says_so():
+    state, stream = world(spread=2.5)
+    task = attempts.RoundTask(state, "linear", 0.0, 0, rounds._silent, {})  # not one input may be lost
+    names = {OLD: "elk", OLD + 1: "fox"}
+    eager = attempts.judge_groups(task, attempts.learn_groups(task, stream, names), 0.05)
+    assert [one.outcome for one in eager] == ["learned", "left out"]
+    _, decisions = attempts.learn_and_judge(task, stream, names, 0.05)
+    assert [one.outcome for one in decisions] == ["learned", "learned"]
+    assert ["held back: it takes" in one.reason for one in decisions] == [False, True]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 3))

@@ -147,10 +147,7 @@ def learn_and_judge(
         return attempt, decisions
     held = hold_back(task, attempt, level)
     again = judge_groups(task, held, level)
-    return held, [
-        first if first.outcome == "left out" and second.outcome != "learned" else second
-        for first, second in zip(decisions, again, strict=True)
-    ]
+    return held, [_decide_held_back(*both) for both in zip(decisions, again, strict=True)]
 
 
 def judge_groups(task: RoundTask, attempt: Attempt, level: float) -> list[GroupDecision]:
@@ -184,6 +181,15 @@ def judge_groups(task: RoundTask, attempt: Attempt, level: float) -> list[GroupD
         else:
             found.append(GroupDecision(name, size, "waiting", words))
     return found
+
+
+def _decide_held_back(before: GroupDecision, after: GroupDecision) -> GroupDecision:
+    """Return the decision about a class that may have been harmful before it was held back."""
+    if before.outcome != "left out":
+        return after
+    if after.outcome != "learned":
+        return before
+    return replace(after, reason=f"{after.reason}, held back: {before.reason}")
 
 
 def _right_before(task: RoundTask, known: KnownSplits) -> tuple[Array, Array]:
