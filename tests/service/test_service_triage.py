@@ -282,15 +282,18 @@ def test_a_second_round_stands_on_the_first(world):
 
 
 def test_forgetting_is_not_deployed(world):
-    """A new class between two old ones takes some of their inputs; the version says so and cannot be put in service."""
+    """A person takes a class between two old ones for one of them; the version says so and cannot be put in service."""
     world.triage._options["max_forgetting"] = 0.0
     between = rows_of(np.zeros(200, int), 3)
     between[:, 0] -= 3
     between[:, 1] += 3
     between[:, 5] += 2.5  # far enough to be a group of its own, too near to be told from all of both
     world.service.score(features=between)
+    world.service.score(features=rows_of(np.full(60, OLD), 1))
     board = world.grouped()
-    for group in board["groups"]:
+    wrong, *new = sorted(board["groups"], key=lambda group: -group["size"])
+    world.triage.apply_edit(board["number"], "known", {"group": wrong["id"], "class": 0})
+    for group in new:
         world.triage.apply_edit(board["number"], "name", {"group": group["id"], "name": f"new {group['id']}"})
     version = world.learned()
     assert not version["accepted"], "chosen so that something is forgotten"
