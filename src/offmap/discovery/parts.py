@@ -17,6 +17,7 @@ FEWEST_KNOWN = 3  # classes that are halved to compare with
 FEWEST_ROWS = 10  # of a known class that is halved
 LEAST_SPREAD = 0.3  # of the logarithms of class sizes
 MOST_BY_SIZE = 2.0  # what sizes add at most: links a seventh as strong as between halves of a class are always needed
+CLEARLY = 0.3  # above the logarithm of the usual link: one group of two classes is worse than two groups of one
 MOST_UNLIKE = 0.3  # between the logarithms of the sizes of novel and known groups, for known ones to say anything
 
 
@@ -53,8 +54,8 @@ def merge_parts(labels: IntArray, rows: Float32Array, graph: Any, n_known: int, 
 
     Every known class is halved by k-means, which gives the usual strength of the links between two parts of one class:
     the weight of the links between them as a share of all links of the part that has fewer. Two novel groups become one
-    when theirs, times how much likelier the sizes of known classes make one group than two, is larger. The pair that
-    fits best goes first. Known classes stay as they are.
+    when theirs, times how much likelier the sizes of known classes make one group than two, is clearly larger. The pair
+    that fits best goes first. Known classes stay as they are.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ class _Pairs:
         shares = self.links[a, others] / np.minimum(volume[a], volume[others])
         sizes, other = self.sizes[a], self.sizes[others]
         by_size = self._density(sizes + other) - self._density(sizes) - self._density(other)
-        found = np.log(shares / self.usual) + np.minimum(by_size, MOST_BY_SIZE)
+        found = np.log(shares / self.usual) - CLEARLY + np.minimum(by_size, MOST_BY_SIZE)
         self.gains[a], self.gains[:, a] = -np.inf, -np.inf
         self.gains[a, others] = self.gains[others, a] = found
 
