@@ -72,7 +72,7 @@ def test_learners_are_compared_again_only_when_there_is_much_more_to_compare_on(
     labelled = (truth < KNOWN) & (np.arange(1200) < 400)
     stream = rows[~labelled]
     parts = [stream[:300], stream[300:600], stream[600:700], stream[700:800]]  # half as many again after two rounds
-    run(rows[labelled], truth[labelled], parts)
+    run(rows[labelled], truth[labelled], parts, growth=1)
     assert asked == ["auto", "auto", "linear", "linear"]
     bent, truth = spokes()
     labelled = (truth < KNOWN) & (np.arange(len(truth)) < 600)

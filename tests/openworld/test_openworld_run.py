@@ -152,7 +152,7 @@ def test_a_group_that_harms_is_left_out_and_the_rest_is_learned(problem):
 
 
 def test_a_new_class_that_was_grouped_with_a_known_one_is_parted_from_it(problem):
-    from offmap.openworld.openworld_run import _free_swallowed
+    from offmap.openworld.grouping import free_swallowed
     from offmap.openworld.rounds import propose
 
     known, labels, unlabelled, _, _ = problem
@@ -163,9 +163,9 @@ def test_a_new_class_that_was_grouped_with_a_known_one_is_parted_from_it(problem
     novel = found.labels[first:] == found.labels[first:].max()
     wrong = found.labels.copy()
     wrong[first:][novel] = 1
-    freed = _free_swallowed(state, kept, found.relabel(wrong))
+    freed = free_swallowed(state, kept, found.relabel(wrong))
     np.testing.assert_array_equal(freed.labels[first:] == freed.labels.max(), novel)
-    assert _free_swallowed(state, kept, found) is found
+    assert free_swallowed(state, kept, found) is found
 
 
 def test_the_run_is_a_deployment_that_comes_back(problem, done, tmp_path):

@@ -237,6 +237,8 @@ def simulate(
             true = len(np.unique(stream.labels[stream.labels >= scenario.n_known]))
             wanted = true if n_new == "true" else n_new
             unknown = int(((stream.labels >= scenario.n_known) & ~current.state.judge(stream).known).sum())
+            if number == len(scenario.streams):
+                options["growth"] = 1.0  # nothing comes after it
             current = current.step(stream, wanted, seed=scenario.seed, **options)
             steps.append(Step(unknown, current.rounds[-1], measure(scenario, current.state, number)))
         on_step("training the oracle, which has all labels")

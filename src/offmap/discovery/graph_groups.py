@@ -22,6 +22,7 @@ from offmap.discovery.calibrating import (
     share_counted,
     typical_size,
 )
+from offmap.discovery.chance import drop_chance
 from offmap.discovery.checking import check_count
 from offmap.discovery.class_sizes import (
     SMALLEST,
@@ -144,6 +145,7 @@ class _Problem:
     ) -> None:
         self.rows = rows
         self.near, self.codes, self.n_known, self.seed = near, codes, n_known, seed
+        self.distances = distances
         self.reach = distances[:, :COMPANY].mean(axis=1)
         self.forced = codes if n_known else None
         self.graph = shared_neighbor_graph(near[:, :NEIGHBORS], distances[:, :NEIGHBORS])
@@ -190,6 +192,7 @@ class _Problem:
             k = self.n_known + round((self.number(labels) - self.n_known) / share)
             labels = self.settle(self.divide(k), k)
             steps["unseen added"] = float(k)
+        labels = drop_chance(labels, self.graph, self.codes, self.n_known, self.regroup, self.seed)
         other = check_count(self.rows, labels, self.number(labels), self.n_known, self.seed)
         if other is not None:
             k, interval = other
@@ -217,6 +220,11 @@ class _Problem:
         """Return the number of groups of other rows."""
         distances, near = nearest_neighbors(rows, min(MOST_NEIGHBORS, len(rows) - 1))
         return _Problem(rows, distances, near, codes, n_known, self.seed).count()[0]
+
+    def regroup(self, codes: IntArray) -> IntArray:
+        """Return the groups of the same rows with other labels."""
+        other = _Problem(self.rows, self.distances, self.near, codes, self.n_known, self.seed)
+        return other.settle(other.divide(other.count()[0]))
 
     def form(self, k: int) -> IntArray:
         """Return so many groups."""

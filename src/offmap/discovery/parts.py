@@ -18,6 +18,7 @@ FEWEST_ROWS = 10  # of a known class that is halved
 LEAST_SPREAD = 0.3  # of the logarithms of class sizes
 MOST_BY_SIZE = 2.0  # what sizes add at most: links a seventh as strong as between halves of a class are always needed
 CLEARLY = 0.3  # above the logarithm of the usual link: one group of two classes is worse than two groups of one
+WEAKEST = 1e-4  # of links: none at all are as good as so few
 MOST_UNLIKE = 0.3  # between the logarithms of the sizes of novel and known groups, for known ones to say anything
 
 
@@ -144,25 +145,72 @@ class _Pairs:
         return -0.5 * ((np.log(np.maximum(sizes, 1)) - self.centre) / self.spread) ** 2
 
 
+def least_link(rows: Float32Array, graph: Any, groups: IntArray, n_known: int, seed: int = 0) -> float | None:
+    """Return the strength of links from which on two groups look like one class rather than like two.
+
+    It lies, as a geometric mean, between the usual strength between the halves of a known class and that between a
+    known class and the one that it is linked to most.
+
+    Parameters
+    ----------
+    rows, graph, n_known, seed
+        As `merge_parts` takes them.
+    groups : array of int
+        The group of each row; known class i is group i.
+
+    Returns
+    -------
+    float or None
+        A share of all links of the group that has fewer; `None` with fewer than three known classes to halve, and
+        where the halves of a class are linked no more than two classes are.
+
+    Examples
+    --------
+    >>> from offmap.graph import knn_graph
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.repeat(np.arange(4), 50)
+    >>> rows = (3 * np.eye(4)[truth] + rng.normal(size=(200, 4))).astype(np.float32)
+    >>> 0 < least_link(rows, knn_graph(rows, 10), truth, 4) < 0.5
+    True
+    """
+    found = _halves_linked(rows, graph, groups, n_known, np.random.default_rng(seed))
+    if found is None:
+        return None
+    halved, within = found
+    links = sum_links(graph, groups, max(int(groups.max()) + 1, n_known))
+    volume = links.sum(axis=1)[:n_known]
+    between = links[:n_known, :n_known] / np.maximum(np.minimum(volume[:, None], volume), 1e-12)
+    np.fill_diagonal(between, 0)
+    one, two = float(np.median(within)), float(np.median(between[halved].max(axis=1)))
+    return float(np.sqrt(one * max(two, WEAKEST))) if one > two else None
+
+
 def _usual_link(
     rows: Float32Array, graph: Any, groups: IntArray, n_known: int, rng: np.random.Generator
 ) -> float | None:
     """Return the median strength of the links between the halves of known classes; `None` with too few classes."""
-    k = int(groups.max()) + 1
+    found = _halves_linked(rows, graph, groups, n_known, rng)
+    usual = 0.0 if found is None else float(np.median(found[1]))
+    return usual if usual > 0 else None
+
+
+def _halves_linked(
+    rows: Float32Array, graph: Any, groups: IntArray, n_known: int, rng: np.random.Generator
+) -> tuple[IntArray, FloatArray] | None:
+    """Return the known classes that can be halved, and the strength of the links between the halves of each."""
+    k = max(int(groups.max()) + 1, n_known)
     halves = groups.copy()
-    others: list[int] = []
+    halved: list[int] = []
     for label in range(n_known):
         inside = np.flatnonzero(groups == label)
         if len(inside) < FEWEST_ROWS:
             continue
         leaving = part_rows(rows[inside], np.zeros(len(inside), bool), rng)
         if leaving.any():
-            halves[inside[leaving]] = k + len(others)
-            others.append(label)
-    if len(others) < FEWEST_KNOWN:
+            halves[inside[leaving]] = k + len(halved)
+            halved.append(label)
+    if len(halved) < FEWEST_KNOWN:
         return None
-    links = sum_links(graph, halves, k + len(others))
-    volume, second = links.sum(axis=1), k + np.arange(len(others))
-    shares = links[others, second] / np.maximum(np.minimum(volume[others], volume[second]), 1e-12)
-    found = float(np.median(shares))
-    return found if found > 0 else None
+    links = sum_links(graph, halves, k + len(halved))
+    volume, second = links.sum(axis=1), k + np.arange(len(halved))
+    return np.array(halved), links[halved, second] / np.maximum(np.minimum(volume[halved], volume[second]), 1e-12)

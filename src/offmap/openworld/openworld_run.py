@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from offmap.detection import Detector
-from offmap.discovery import Discovery, Space, choose_space
+from offmap.discovery import Discovery, Space
 from offmap.errors import InputError
-from offmap.openworld.decisions import (
-    CLASS_FALL,
-    LEVEL,
-    GroupDecision,
-    fall_p_value,
-    match_groups,
-)
+from offmap.openworld.decisions import GroupDecision, match_groups
 from offmap.openworld.deployment import UNKNOWN, Deployment
+from offmap.openworld.grouping import choose_row_space, group_kept
 from offmap.openworld.inputs import LabeledInputs
 from offmap.openworld.inputs import Space as RowSource
+from offmap.openworld.pacing import GROWTH, Pace, pace_after, thin
 from offmap.openworld.preparation import begin, read_stream
 from offmap.openworld.records import RoundRecord
-from offmap.openworld.rounds import METHOD, MIN_SIZE, NothingFoundError, free_name, learn_classes, propose
+from offmap.openworld.rounds import MIN_SIZE, NothingFoundError, free_name, learn_classes
 from offmap.openworld.state import LearningState
 from offmap.openworld.streams import cut_stream, read_known
 from offmap.typing import Array
 
 DETECTOR = "maxlogit + knn(5)"
 TPR = 0.98  # accepted inputs are looked at again in every round, so the detector need not be strict
-KEPT_PER_CLASS = 200
-KEPT_IN_ALL = 50_000
 ASKED_AGAIN = 1.5  # times as many inputs as when learners were compared last
 
 
@@ -39,8 +33,9 @@ ASKED_AGAIN = 1.5  # times as many inputs as when learners were compared last
 class OpenWorldRun:
     """A deployment that learns: what it began with, what is in use now, and the unlabelled inputs it keeps.
 
-    Every round starts from the classes that people labelled and groups all inputs that were kept, new and old, so that
-    a class can be split, merged or given up later, and nothing is forgotten step by step.
+    Whenever inputs are grouped, all that were kept are, new and old, beside the classes that people labelled, so that a
+    class can be split, merged or given up later, and nothing is forgotten step by step. That is done in a round where
+    enough or something new came in; in others inputs are only judged and kept, so a round costs what is new in it.
 
     Parameters
     ----------
@@ -53,9 +48,14 @@ class OpenWorldRun:
     rounds : tuple of RoundRecord
         What happened, in order.
     class_ids : array of int
-        The numbers that the labelled classes were given; new ones follow the largest.
+        The numbers of all classes: those that the labelled ones were given, and those of new ones, which follow the
+        largest. A class keeps its number; that of a class that was given up is not used again.
+    next_id : int
+        The number of the next class that is new.
     row_space : Space, optional
         How rows are prepared for grouping; chosen in the first round.
+    pace : Pace
+        What came in since inputs were grouped last.
     """
 
     origin: LearningState
@@ -63,7 +63,9 @@ class OpenWorldRun:
     store: LabeledInputs
     rounds: tuple[RoundRecord, ...] = ()
     class_ids: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    next_id: int = 0
     row_space: Space | None = None
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def deployment(self) -> Deployment:
@@ -85,30 +87,30 @@ class OpenWorldRun:
         kind : {"features", "inputs"}, default "features"
             What the rows are; inputs need a network.
         """
-        found = self.deployment.predict(rows, kind)
-        n_given = len(self.class_ids)
-        first = int(self.class_ids.max()) + 1
-        numbers = np.concatenate([self.class_ids, first + np.arange(self.n_classes - n_given), [UNKNOWN]])
-        return np.asarray(numbers[found])
+        return np.asarray(np.append(self.class_ids, UNKNOWN)[self.deployment.predict(rows, kind)])
 
     def step(
         self,
         arrived: LabeledInputs,
         n_new: int | Literal["auto"] = "auto",
         *,
+        growth: float = GROWTH,
         space: RowSource = "auto",
         min_size: int = MIN_SIZE,
         seed: int = 0,
         **options: Any,
     ) -> OpenWorldRun:
-        """Take in new inputs, group all that are kept, learn what holds, and return the next state of the run.
+        """Take in new inputs; where they give reason to, group all that are kept and learn what holds.
 
         Parameters
         ----------
         arrived : LabeledInputs
             New inputs with features of the origin's network; their labels are not looked at.
         n_new : int or "auto", default "auto"
-            How many classes to look for beyond those learned so far.
+            How many classes to look for beyond those learned so far; with a number inputs are grouped at once.
+        growth : float, default 1.25
+            Inputs are grouped again when there are so many times as many as the last time, or when significantly more
+            than usual are flagged; 1 groups in every round.
         space : {"auto", "inputs", "features"}, default "auto"
             What to group by; see `LabeledInputs.rows`.
         min_size : int, default 10
@@ -118,41 +120,68 @@ class OpenWorldRun:
         **options
             As `learn_classes` takes them.
         """
-        fresh = replace(arrived, labels=np.full(len(arrived), UNKNOWN))
-        flagged = int((~self.state.judge(fresh).known).sum()) if len(fresh) else 0
+        if not growth >= 1:
+            raise InputError(f"growth={growth}: 1 or more; 1 groups in every round")
+        verdicts = self.state.judge(arrived) if len(arrived) else None
+        predicted = np.full(len(arrived), UNKNOWN)
+        if verdicts is not None:
+            predicted[verdicts.known] = self.state.learned.predict(arrived)[verdicts.known]
+        fresh = replace(arrived, labels=predicted)
+        flagged = int((predicted == UNKNOWN).sum())
         kept = self.store + fresh if len(self.store) else fresh
+        pace = self.pace.take_in(len(fresh), flagged)
+        if n_new == "auto" and not pace.is_due(growth, min_size):
+            waits = pace.describe_wait(growth)
+            record = RoundRecord(len(fresh), flagged, len(kept), (), False, waits, self.n_classes, grouped=False)
+            return replace(self, store=thin(kept, seed), rounds=(*self.rounds, record), pace=pace)
+        return self._group(kept, len(fresh), flagged, n_new, space, min_size, seed, options)
+
+    def _group(
+        self,
+        kept: LabeledInputs,
+        n_arrived: int,
+        flagged: int,
+        n_new: int | Literal["auto"],
+        space: RowSource,
+        min_size: int,
+        seed: int,
+        options: dict[str, Any],
+    ) -> OpenWorldRun:
+        """Group all inputs that are kept, learn what holds, and return the next state of the run."""
         total = n_new if n_new == "auto" else self.n_classes - len(self.origin.known.class_names) + n_new
         row_space = self.row_space
         try:
             if row_space is None:
-                row_space = _choose_space(self.origin, kept, space, seed)
-            found = propose(self.origin, kept, total, space=space, method=METHOD, seed=seed, row_space=row_space)
-            if n_new == "auto":
-                found = _free_swallowed(self.origin, kept, found)
-            if kept.texts is not None:
-                found = found.name_by_texts([""] * int((found.given >= 0).sum()) + kept.texts.tolist())
+                row_space = choose_row_space(self.origin, kept, space, seed)
+            found = group_kept(self.origin, kept, total, space, row_space, seed)
             labels, names, found, waiting = self._number(found, kept, min_size)
             if not names:
                 raise NothingFoundError(f"no group of at least {min_size} inputs among {len(kept)}; wait for more")
         except NothingFoundError as error:
-            record = RoundRecord(len(fresh), flagged, len(kept), (), False, str(error), self.n_classes)
-            return replace(self, store=_thin(kept, seed), rounds=(*self.rounds, record), row_space=row_space)
+            record = RoundRecord(n_arrived, flagged, len(kept), (), False, str(error), self.n_classes)
+            pace = pace_after(self.state, kept, seed)
+            return replace(self, store=thin(kept, seed), rounds=(*self.rounds, record), row_space=row_space, pace=pace)
         candidates = replace(kept, labels=labels)
-        options["learner"] = self._learner(options.get("learner", "auto"), len(kept))
+        options = {**options, "learner": self._learner(options.get("learner", "auto"), len(kept))}
         done = learn_classes(self.origin, candidates, names, seed=seed, discovery=found, **options)
-        state = done.new if done.accepted else self.state
-        store = done.candidates if done.accepted else kept
-        record = RoundRecord(
-            len(fresh),
-            flagged,
-            len(kept),
-            (*done.groups, *waiting),
-            done.accepted,
-            done.reason,
-            len(state.known.class_names),
-            done,
+        state, store = (done.new, done.candidates) if done.accepted else (self.state, kept)
+        decided = (*done.groups, *waiting)
+        n_classes = len(state.known.class_names)
+        record = RoundRecord(n_arrived, flagged, len(kept), decided, done.accepted, done.reason, n_classes, done)
+        following = replace(
+            self, rounds=(*self.rounds, record), row_space=row_space, pace=pace_after(state, kept, seed)
         )
-        return replace(self, state=state, store=_thin(store, seed), rounds=(*self.rounds, record), row_space=row_space)
+        return following._take(state, thin(store, seed))
+
+    def _take(self, state: LearningState, store: LabeledInputs) -> OpenWorldRun:
+        """Return the run with this state; classes that were there before keep their numbers."""
+        ids = dict(zip(self.state.known.class_names, self.class_ids.tolist(), strict=True))
+        next_id = self.next_id
+        for name in state.known.class_names:
+            if name not in ids:
+                ids[name], next_id = next_id, next_id + 1
+        numbers = np.array([ids[name] for name in state.known.class_names], np.int64)
+        return replace(self, state=state, store=store, class_ids=numbers, next_id=next_id)
 
     def _learner(self, asked: str, n: int) -> str:
         """Return the learner of this round, with so many inputs, when this one was asked for.
@@ -243,7 +272,8 @@ def run(
     texts : sequence of str, optional
         One per row of the stream, in its order: new classes are then named by their keywords.
     **options
-        As `OpenWorldRun.step` takes them: ``n_new``, ``min_size``, ``learner``, ``max_forgetting``, ``level``.
+        As `OpenWorldRun.step` takes them: ``n_new``, ``growth``, ``min_size``, ``learner``, ``max_forgetting``,
+        ``level``. After the last part all inputs are grouped, whatever the growth.
 
     Returns
     -------
@@ -280,8 +310,10 @@ def run(
     if texts is not None and len(texts) != sum(map(len, streams)):
         raise InputError(f"texts: {len(texts)} for a stream of {sum(map(len, streams))} rows; give one per row")
     first = 0
-    for part in streams:
+    for number, part in enumerate(streams, 1):
         own = None if texts is None else texts[first : first + len(part)]
+        if number == len(streams):
+            options["growth"] = 1.0
         last = last.step(LabeledInputs.of(part, texts=own), seed=seed, **options)
         first += len(part)
     return last
@@ -298,7 +330,7 @@ def begin_run(state: LearningState, class_ids: Any = None) -> OpenWorldRun:
         The numbers of its classes; 0, 1, 2 … when absent.
     """
     ids = np.arange(len(state.known.class_names)) if class_ids is None else np.asarray(class_ids)
-    return OpenWorldRun(state, state, state.known.train[:0], class_ids=ids)
+    return OpenWorldRun(state, state, state.known.train[:0], class_ids=ids, next_id=int(ids.max()) + 1)
 
 
 def run_rounds(state: LearningState, streams: Iterable[Mapping[str, Array]], **options: Any) -> Iterator[OpenWorldRun]:
@@ -309,55 +341,18 @@ def run_rounds(state: LearningState, streams: Iterable[Mapping[str, Array]], **o
     state : LearningState
         What to begin with; see `begin`.
     streams : iterable of mapping
-        Per round the unlabelled data: ``features`` or ``inputs``, and ``texts`` where classes are named by them.
+        Per round the unlabelled data: ``features`` or ``inputs``, and ``texts`` where classes are named by them. After
+        the last one of a list all inputs are grouped, whatever the growth; other iterables do not say which is last.
     **options
         As `OpenWorldRun.step` takes them.
     """
     current = begin_run(state)
-    for stream in streams:
+    last = len(streams) if isinstance(streams, Sized) else 0
+    for number, stream in enumerate(streams, 1):
+        if number == last:
+            options["growth"] = 1.0
         current = current.step(read_stream(state, **stream), **options)
         yield current
-
-
-def _choose_space(origin: LearningState, kept: LabeledInputs, space: RowSource, seed: int) -> Space:
-    """Choose once how rows are prepared for grouping; the trials that this takes are not repeated in later rounds."""
-    if len(kept) < 2:
-        raise NothingFoundError(f"{len(kept)} inputs: at least two are needed to make a group")
-    labelled = origin.known.train + origin.known.calibration
-    rows = np.concatenate([labelled.rows(space), kept.rows(space)])
-    return choose_space(rows, np.concatenate([labelled.labels, np.full(len(kept), UNKNOWN)]), seed)[0]
-
-
-def _free_swallowed(origin: LearningState, kept: LabeledInputs, found: Discovery) -> Discovery:
-    """Part a known class from inputs that grouping put into it but the known classes' own deployment does not.
-
-    A new class that lies close to a known one may be grouped with it. The detector and the classifier of the labelled
-    classes then reject most of what was put there: where that is significantly more than a fifth, those inputs become a
-    group of their own.
-    """
-    first = int((found.given >= 0).sum())
-    own = found.labels[first:]
-    verdicts = origin.judge(kept)
-    rejected = ~verdicts.known | (origin.learned.predict(kept) != own)
-    labels = found.labels.copy()
-    fresh = int(labels.max()) + 1
-    for label in range(len(origin.known.class_names)):
-        inside = own == label
-        lost = int((inside & rejected).sum())
-        if fall_p_value(lost, int(inside.sum()), CLASS_FALL) < LEVEL:
-            labels[first:][inside & rejected] = fresh
-            fresh += 1
-    return found if fresh == int(found.labels.max()) + 1 else found.relabel(labels)
-
-
-def _thin(store: LabeledInputs, seed: int) -> LabeledInputs:
-    """Keep all inputs without a class and a sample of each class, so that a round costs what is new in it."""
-    rng = np.random.default_rng(seed)
-    keep = store.labels < 0
-    for label in np.unique(store.labels[store.labels >= 0]):
-        rows = np.flatnonzero(store.labels == label)
-        keep[rows if len(rows) <= KEPT_PER_CLASS else rng.permutation(rows)[:KEPT_PER_CLASS]] = True
-    return store[np.flatnonzero(keep)[-KEPT_IN_ALL:]]
 
 
 def _free_name(taken: set[str]) -> str:

@@ -20,7 +20,7 @@ class RoundRecord:
     flagged : int
         How many of them the deployment of that time called unknown.
     considered : int
-        How many unlabelled inputs were grouped: those that came in, and those kept from earlier rounds.
+        How many unlabelled inputs there were: those that came in, and those kept from earlier rounds.
     groups : tuple of GroupDecision
         What became of each proposed group, and why.
     deployed : bool
@@ -31,6 +31,8 @@ class RoundRecord:
         How many classes there are after the round.
     round : Round or None
         What was learned and measured; `None` when there was no group to learn.
+    grouped : bool
+        Whether they were grouped; if not, they were only judged and kept.
     """
 
     arrived: int
@@ -41,6 +43,7 @@ class RoundRecord:
     reason: str
     n_classes: int
     round: Round | None = field(default=None, repr=False)
+    grouped: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -48,6 +51,7 @@ class RoundRecord:
             "arrived": self.arrived,
             "flagged": self.flagged,
             "considered": self.considered,
+            "grouped": self.grouped,
             "groups": [one.to_json() for one in self.groups],
             "deployed": self.deployed,
             "why": self.reason,
@@ -57,9 +61,10 @@ class RoundRecord:
 
     def summary(self) -> str:
         """Return the outcome in a line."""
+        came = f"{self.arrived} inputs came in, {self.flagged} were flagged"
+        if not self.grouped:
+            return f"{came}; {self.considered} are kept; {self.n_classes} classes as before; {self.reason}"
         outcome = "deployed" if self.deployed else "NOT deployed"
         left_out = "".join(f" ({one.name} left out: {one.reason})" for one in self.groups if one.outcome == "left out")
-        return (
-            f"{self.arrived} inputs came in, {self.flagged} were flagged; all {self.considered} that are kept were "
-            f"grouped: {describe_decisions(self.groups)}{left_out}; {self.n_classes} classes; {outcome}: {self.reason}"
-        )
+        decided = f"{describe_decisions(self.groups)}{left_out}; {self.n_classes} classes"
+        return f"{came}; all {self.considered} that are kept were grouped: {decided}; {outcome}: {self.reason}"

@@ -1,0 +1,133 @@
+"""Keep classes of earlier rounds apart, unless the links of their inputs say that they are one class.
+
+Groups are formed anew in every round. Where the graph is in doubt, two groupings of nearly the same inputs differ, and
+a class that people use would vanish in a larger one without a reason. A class that comes apart keeps its number for the
+larger part, so splits are left as they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from offmap.discovery.exchanging import sum_links
+from offmap.discovery.parts import least_link
+from offmap.discovery.regrouping import vote
+from offmap.graph import knn_graph
+from offmap.neighbors import Bank
+from offmap.typing import Float32Array, FloatArray, IntArray
+
+NEIGHBORS = 10
+MOST_ROWS = 30_000  # that links are counted between
+VOTERS = 5
+
+
+def keep_apart(
+    rows: Float32Array,
+    labels: IntArray,
+    earlier: IntArray,
+    labelled: npt.NDArray[np.bool_],
+    n_known: int,
+    seed: int = 0,
+) -> IntArray:
+    """Return groups in which classes of earlier rounds are one group, or part of a known one, only where links say so.
+
+    Known classes show how strong links are between the halves of one class, and between a class and the one next to it.
+    Two classes that most inputs put into one group stay apart where theirs are nearer to the latter. Other inputs of
+    that group follow their nearest neighbours.
+
+    Parameters
+    ----------
+    rows : array
+        One row per input, in the space that they were grouped in.
+    labels : array of int
+        The group of each row; known class i is group i.
+    earlier : array of int
+        The class that each row was learned in, numbered from `n_known`; -1 for none.
+    labelled : array of bool
+        Which rows people labelled.
+    n_known : int
+        The number of known classes; with fewer than three that can be halved nothing is changed.
+    seed : int, default 0
+        Draws the halves, and the rows that are looked at where there are very many.
+
+    Returns
+    -------
+    array of int
+        The same groups, and new ones after them.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.repeat(np.arange(6), 60)
+    >>> rows = (9 * np.eye(6)[truth] + rng.normal(size=(360, 6))).astype(np.float32)
+    >>> merged = np.minimum(truth, 4)                                # classes 4 and 5 in one group
+    >>> learned = np.where((truth > 3) & (np.arange(360) % 2 == 0), truth, -1)
+    >>> np.bincount(keep_apart(rows, merged, learned, truth < 4, 4)).tolist()
+    [60, 60, 60, 60, 60, 60]
+    """
+    shared = _find_shared(labels, earlier, n_known)
+    if not shared:
+        return labels
+    at = np.arange(len(rows))
+    if len(rows) > MOST_ROWS:
+        at = np.sort(np.random.default_rng(seed).choice(len(rows), MOST_ROWS, replace=False))
+    graph = knn_graph(rows[at], min(NEIGHBORS, len(at) - 1))
+    limit = least_link(rows[at], graph, labels[at], n_known, seed)
+    if limit is None:
+        return labels
+    found, fresh = labels.copy(), int(labels.max()) + 1
+    for group, classes in shared.items():
+        inside = labels == group
+        own = inside & labelled if group < n_known else inside & (earlier == classes[0])
+        part = np.where(own, 0, -1)
+        for number, one in enumerate(classes if group < n_known else classes[1:], 1):
+            part[inside & (earlier == one)] = number
+        part = _join_linked(part, _link_shares(graph, part[at]), limit)
+        if part.max() > 0:
+            numbers = np.concatenate([[group], fresh + np.arange(part.max())])
+            fresh += int(part.max())
+            found[inside] = numbers[_follow(rows[inside], part[inside])]
+    return found
+
+
+def _find_shared(labels: IntArray, earlier: IntArray, n_known: int) -> dict[int, list[int]]:
+    """Return per group the earlier classes that most of their rows are in, largest first, where it has not one alone.
+
+    A known class holds itself, so it has not one alone as soon as it holds one.
+    """
+    held: dict[int, list[tuple[int, int]]] = {}
+    for one in np.unique(earlier[earlier >= n_known]).tolist():
+        counts = np.bincount(labels[earlier == one])
+        group = int(counts.argmax())
+        if 2 * counts[group] > counts.sum():
+            held.setdefault(group, []).append((-int(counts[group]), one))
+    return {group: [one for _, one in sorted(ones)] for group, ones in held.items() if group < n_known or len(ones) > 1}
+
+
+def _link_shares(graph: object, part: IntArray) -> FloatArray:
+    """Return the links between parts as a share of all links of the part that has fewer; other rows are no part."""
+    links = sum_links(graph, part + 1, int(part.max()) + 2)
+    volume = links.sum(axis=1)[1:]
+    return np.asarray(links[1:, 1:] / np.maximum(np.minimum(volume[:, None], volume), 1e-12))
+
+
+def _join_linked(part: IntArray, shares: FloatArray, limit: float) -> IntArray:
+    """Return parts of which each joined the earlier one that it is linked to most, where links say one class."""
+    target: list[int] = [0]
+    for number in range(1, int(part.max()) + 1):
+        linked = shares[number, :number] if number < len(shares) else np.zeros(1)
+        best = int(linked.argmax())
+        target.append(target[best] if linked[best] >= limit else max(target) + 1)
+    return np.where(part < 0, -1, np.asarray(target)[part])
+
+
+def _follow(rows: Float32Array, part: IntArray) -> IntArray:
+    """Return the part of each row; one that has none goes where most of its nearest rows with one are."""
+    held, free = np.flatnonzero(part >= 0), np.flatnonzero(part < 0)
+    if not len(free):
+        return part
+    near = Bank.of(rows[held], normalize=False).search(rows[free], min(VOTERS, len(held)))[1]
+    found = part.copy()
+    found[free] = vote(part[held][near])[0]
+    return found
