@@ -51,6 +51,8 @@ def test_groups_that_drawn_labels_give_too_go_back_to_the_class_that_they_are_li
 
     found = drop_chance(labels, sparse.csr_array(links), codes, 4, scraps)
     assert np.array_equal(found, np.where(labels == 4, 1, labels))
+    alone = drop_chance(labels, sparse.csr_array((124, 124)), codes, 4, scraps)
+    assert np.array_equal(alone, labels)  # what nothing links to a known class is no part of one
     kept = drop_chance(labels, sparse.csr_array(links), codes, 4, lambda drawn: np.minimum(labels, 3))
     assert np.array_equal(kept, labels)
 

@@ -39,7 +39,7 @@ def test_a_few_more_inputs_of_learned_classes_are_judged_and_kept(learned):
     assert not record.grouped
     assert not record.deployed
     assert record.round is None
-    assert "40 inputs since 400 were grouped" in record.reason
+    assert "40 inputs since 400," in record.reason
     assert "as before" in record.summary()
     assert record.to_json()["grouped"] is False
     assert after.deployment.class_names == learned.deployment.class_names
@@ -66,8 +66,7 @@ def test_many_rounds_group_only_as_often_as_the_history_grows(learned):
     for number in range(40):
         current = current.step(stream(40, ALL - 1, 100 + number)[0])
         grouped += current.rounds[-1].grouped
-    # 400 inputs grow to 2,000 by a quarter at a time; what is kept of a class is bounded, so a few more
-    assert 2 <= grouped <= np.log(2000 / 400) / np.log(GROWTH) + 3
+    assert 2 <= grouped <= np.log(2000 / 400) / np.log(GROWTH)  # 400 inputs grow to 2,000 by a quarter at a time
     assert current.n_classes == ALL - 1
 
 
@@ -76,8 +75,27 @@ def test_growth_1_groups_in_every_round_and_run_at_its_end(learned):
     truth = np.arange(400) % KNOWN
     parts = [stream(n, ALL - 1, n)[0].features for n in (400, 20, 20)]
     assert [record.grouped for record in run(draw(truth, 0), truth, parts).rounds] == [True, False, True]
-    with pytest.raises(InputError, match=r"growth=0\.5: 1 or more"):
-        learned.step(stream(10, ALL - 1, 9)[0], growth=0.5)
+
+
+def test_an_infinite_growth_groups_only_when_something_unusual_comes(learned):
+    after = learned.step(stream(500, ALL - 1, 9)[0], growth=np.inf)
+    assert not after.rounds[-1].grouped
+    assert "grouping waits for significantly more flagged ones" in after.rounds[-1].reason
+    assert after.step(LabeledInputs.of(draw(np.full(90, ALL - 1), 7)), growth=np.inf).rounds[-1].grouped
+
+
+@pytest.mark.parametrize("bad", [{"growth": 0.5}, {"growth": "2"}, {"level": 0}, {"max_forgetting": 9}])
+def test_bad_settings_are_refused_in_rounds_that_only_wait_too(learned, bad):
+    with pytest.raises(InputError, match=next(iter(bad))):
+        learned.step(stream(10, ALL - 1, 9)[0], **bad)
+
+
+def test_what_is_usual_counts_inputs_as_they_came_not_as_they_are_kept(learned):
+    """All inputs without a class are kept, and of each class a sample: their share among the kept ones says nothing."""
+    rows = np.concatenate([draw(np.arange(200) % KNOWN, 1), np.full((200, WIDTH), -20.0, np.float32)])
+    kept = LabeledInputs.of(rows, np.repeat([0, -1], 200))
+    assert Pace(seen=4000).after(learned.state, kept, 0).usual < 0.1
+    assert Pace(seen=400).after(learned.state, kept, 0).usual > 0.5
 
 
 def test_a_number_of_classes_that_is_asked_for_is_looked_for_at_once(learned):
@@ -85,11 +103,13 @@ def test_a_number_of_classes_that_is_asked_for_is_looked_for_at_once(learned):
 
 
 def test_flagged_inputs_count_only_where_they_are_too_many_to_be_chance():
-    usual = Pace(grouped=1000, usual=0.02)
+    usual = Pace(seen=1000, grouped=1000, usual=0.02)
     assert not usual.take_in(200, 8).is_due(GROWTH, 10)  # four per cent are twice the usual share
     assert usual.take_in(200, 20).is_due(GROWTH, 10)
     assert not usual.take_in(20, 9).is_due(GROWTH, 10)  # too few for a group
-    assert not Pace(grouped=1000, usual=0.6).take_in(100, 100).is_due(GROWTH, 10)  # nearly all are unknown as it is
+    assert (
+        not Pace(seen=1000, grouped=1000, usual=0.6).take_in(100, 100).is_due(GROWTH, 10)
+    )  # nearly all are unknown as it is
 
 
 def test_a_class_keeps_its_number_when_another_is_given_up(learned):

@@ -50,13 +50,19 @@ def drop_chance(
         return labels
     members = members_of(labels, np.ones(len(labels), bool))
     links = (members[:, n_known:].T @ graph @ members[:, :n_known]).toarray()
-    known = np.concatenate([np.arange(n_known), links.argmax(axis=1)])
+    own = np.arange(n_known + len(links))
+    known = own.copy()
+    known[n_known:] = np.where(
+        links.max(axis=1) > 0, links.argmax(axis=1), own[n_known:]
+    )  # what is linked to none stays
     rng = np.random.default_rng(seed)
     drawn = [regroup(draw_labels(known[labels], codes, n_known, rng)) for _ in range(DRAWS)]
     counts = np.bincount(labels)
     least = least_size(_novel_sizes(labels, n_known), [_novel_sizes(one, n_known) for one in drawn])
-    target = np.where((np.arange(len(counts)) < n_known) | (counts >= least), np.arange(len(counts)), known)
-    return np.asarray(np.searchsorted(np.unique(np.concatenate([np.arange(n_known), target])), target)[labels])
+    target = np.where((own < n_known) | (counts >= least), own, known)
+    if np.array_equal(target, own):
+        return labels
+    return np.asarray(np.searchsorted(np.unique(np.append(target, np.arange(n_known))), target)[labels])
 
 
 def draw_labels(classes: IntArray, codes: IntArray, n_known: int, rng: np.random.Generator) -> IntArray:

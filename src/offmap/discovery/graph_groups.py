@@ -187,12 +187,16 @@ class _Problem:
         k, count, estimate, error = self.count()
         labels = self.settle(self.divide(k))
         steps = {"joined": float(count), "sizes": estimate, "parts merged": float(self.number(labels))}
+        by_chance = labels
+        labels = drop_chance(labels, self.graph, self.codes, self.n_known, self.regroup, self.seed)
+        if labels is not by_chance:
+            k = self.number(labels)
+            steps["without chance"] = float(k)
         share = share_counted(self.rows, labels, self.codes, self.n_known, self.count_others, self.seed)
         if share < 1:
             k = self.n_known + round((self.number(labels) - self.n_known) / share)
             labels = self.settle(self.divide(k), k)
             steps["unseen added"] = float(k)
-        labels = drop_chance(labels, self.graph, self.codes, self.n_known, self.regroup, self.seed)
         other = check_count(self.rows, labels, self.number(labels), self.n_known, self.seed)
         if other is not None:
             k, interval = other

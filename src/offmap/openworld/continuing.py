@@ -43,7 +43,7 @@ def keep_apart(
     labels : array of int
         The group of each row; known class i is group i.
     earlier : array of int
-        The class that each row was learned in, numbered from `n_known`; -1 for none.
+        The class that each row is taken for since earlier rounds, numbered from `n_known`; others are none.
     labelled : array of bool
         Which rows people labelled.
     n_known : int

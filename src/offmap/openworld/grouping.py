@@ -40,7 +40,7 @@ def group_kept(
     origin : LearningState
         The classes that people labelled.
     kept : LabeledInputs
-        Unlabelled inputs; their labels are the classes that they were learned in earlier.
+        Unlabelled inputs; their labels are the classes that they are taken for since earlier rounds.
     n_new : int or "auto"
         How many classes to look for beside the labelled ones.
     space, row_space, seed

@@ -253,6 +253,12 @@ def opencon(material: LearnerInputs) -> ClassifierUpdate:
     return ClassifierUpdate(material.class_names, model=model, reads_inputs=space == "inputs")
 
 
+def check_learner(name: str) -> None:
+    """Raise an error unless this is the name of a learner, or ``"auto"``."""
+    if name != "auto":
+        LEARNERS.get(name, also=("auto",))
+
+
 def choose(name: str, network: Network | None, train: LabeledInputs, seed: int = 0) -> str:
     """Return the name of the learner.
 
@@ -268,8 +274,8 @@ def choose(name: str, network: Network | None, train: LabeledInputs, seed: int =
     seed : int, default 0
         Of the cross-validation.
     """
+    check_learner(name)
     if name != "auto":
-        LEARNERS.get(name, also=("auto",))
         return name
     if network is None:
         return "kernel" if needs_kernel(train[train.labels >= 0], seed) else "linear"

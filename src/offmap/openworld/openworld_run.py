@@ -11,15 +11,23 @@ import numpy as np
 from offmap.detection import Detector
 from offmap.discovery import Discovery, Space
 from offmap.errors import InputError
-from offmap.openworld.decisions import GroupDecision, match_groups
+from offmap.openworld.decisions import LEVEL, GroupDecision, match_groups
 from offmap.openworld.deployment import UNKNOWN, Deployment
 from offmap.openworld.grouping import choose_row_space, group_kept
 from offmap.openworld.inputs import LabeledInputs
 from offmap.openworld.inputs import Space as RowSource
-from offmap.openworld.pacing import GROWTH, Pace, pace_after, thin
+from offmap.openworld.learners import check_learner
+from offmap.openworld.pacing import GROWTH, Pace, check_growth, thin
 from offmap.openworld.preparation import begin, read_stream
 from offmap.openworld.records import RoundRecord
-from offmap.openworld.rounds import MIN_SIZE, NothingFoundError, free_name, learn_classes
+from offmap.openworld.rounds import (
+    MAX_FORGETTING,
+    MIN_SIZE,
+    NothingFoundError,
+    check_tests,
+    free_name,
+    learn_classes,
+)
 from offmap.openworld.state import LearningState
 from offmap.openworld.streams import cut_stream, read_known
 from offmap.typing import Array
@@ -120,21 +128,18 @@ class OpenWorldRun:
         **options
             As `learn_classes` takes them.
         """
-        if not growth >= 1:
-            raise InputError(f"growth={growth}: 1 or more; 1 groups in every round")
-        verdicts = self.state.judge(arrived) if len(arrived) else None
-        predicted = np.full(len(arrived), UNKNOWN)
-        if verdicts is not None:
-            predicted[verdicts.known] = self.state.learned.predict(arrived)[verdicts.known]
-        fresh = replace(arrived, labels=predicted)
-        flagged = int((predicted == UNKNOWN).sum())
+        check_growth(growth)
+        check_tests(options.get("max_forgetting", MAX_FORGETTING), options.get("level", LEVEL))
+        check_learner(options.get("learner", "auto"))
+        fresh = replace(arrived, labels=self.state.assign(arrived))
+        flagged = int((fresh.labels == UNKNOWN).sum())
         kept = self.store + fresh if len(self.store) else fresh
         pace = self.pace.take_in(len(fresh), flagged)
         if n_new == "auto" and not pace.is_due(growth, min_size):
             waits = pace.describe_wait(growth)
             record = RoundRecord(len(fresh), flagged, len(kept), (), False, waits, self.n_classes, grouped=False)
             return replace(self, store=thin(kept, seed), rounds=(*self.rounds, record), pace=pace)
-        return self._group(kept, len(fresh), flagged, n_new, space, min_size, seed, options)
+        return replace(self, pace=pace)._group(kept, len(fresh), flagged, n_new, space, min_size, seed, options)
 
     def _group(
         self,
@@ -159,7 +164,7 @@ class OpenWorldRun:
                 raise NothingFoundError(f"no group of at least {min_size} inputs among {len(kept)}; wait for more")
         except NothingFoundError as error:
             record = RoundRecord(n_arrived, flagged, len(kept), (), False, str(error), self.n_classes)
-            pace = pace_after(self.state, kept, seed)
+            pace = self.pace.after(self.state, kept, seed)
             return replace(self, store=thin(kept, seed), rounds=(*self.rounds, record), row_space=row_space, pace=pace)
         candidates = replace(kept, labels=labels)
         options = {**options, "learner": self._learner(options.get("learner", "auto"), len(kept))}
@@ -169,7 +174,7 @@ class OpenWorldRun:
         n_classes = len(state.known.class_names)
         record = RoundRecord(n_arrived, flagged, len(kept), decided, done.accepted, done.reason, n_classes, done)
         following = replace(
-            self, rounds=(*self.rounds, record), row_space=row_space, pace=pace_after(state, kept, seed)
+            self, rounds=(*self.rounds, record), row_space=row_space, pace=self.pace.after(state, kept, seed)
         )
         return following._take(state, thin(store, seed))
 
@@ -221,6 +226,7 @@ class OpenWorldRun:
         labels[agreed] = own[agreed]
         names: dict[int, str] = {}
         taken = set(self.state.known.class_names)
+        used = {group.name for record in self.rounds for group in record.groups if group.outcome == "learned"}
         for place, one in enumerate(order):
             labels[own == one] = n_given + place
             before = earlier.get(one)
@@ -229,7 +235,8 @@ class OpenWorldRun:
             elif kept.texts is not None:
                 names[n_given + place] = free_name(found.names[one], taken)
             else:
-                names[n_given + place] = _free_name(taken)
+                names[n_given + place] = _free_name(taken | used)
+                taken.add(names[n_given + place])
         called = {one: names[n_given + place] for place, one in enumerate(order)}
         return labels, names, found.rename(called), waiting
 
@@ -298,6 +305,7 @@ def run(
     """
     if rounds < 0:
         raise InputError(f"rounds={rounds}: 0 or more")
+    check_growth(options.get("growth", GROWTH))
     features = np.asarray(known_features)
     inside, ids, codes, names = read_known(known_labels, len(features))
     if not inside.any():
@@ -329,7 +337,7 @@ def begin_run(state: LearningState, class_ids: Any = None) -> OpenWorldRun:
     class_ids : array of int, optional
         The numbers of its classes; 0, 1, 2 … when absent.
     """
-    ids = np.arange(len(state.known.class_names)) if class_ids is None else np.asarray(class_ids)
+    ids = np.arange(len(state.known.class_names)) if class_ids is None else np.asarray(class_ids, np.int64)
     return OpenWorldRun(state, state, state.known.train[:0], class_ids=ids, next_id=int(ids.max()) + 1)
 
 
@@ -346,6 +354,7 @@ def run_rounds(state: LearningState, streams: Iterable[Mapping[str, Array]], **o
     **options
         As `OpenWorldRun.step` takes them.
     """
+    check_growth(options.get("growth", GROWTH))
     current = begin_run(state)
     last = len(streams) if isinstance(streams, Sized) else 0
     for number, stream in enumerate(streams, 1):
@@ -356,9 +365,8 @@ def run_rounds(state: LearningState, streams: Iterable[Mapping[str, Array]], **o
 
 
 def _free_name(taken: set[str]) -> str:
-    """Return a name that no class has yet."""
+    """Return a name that no class has or had."""
     number = len(taken)
     while f"new {number}" in taken:
         number += 1
-    taken.add(f"new {number}")
     return f"new {number}"

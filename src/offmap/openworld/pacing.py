@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from offmap.openworld.decisions import LEVEL, fall_p_value
+from offmap.errors import InputError
+from offmap.openworld.decisions import fall_p_value
 from offmap.openworld.inputs import LabeledInputs
 from offmap.openworld.state import LearningState
 
 GROWTH = 1.25  # times as many inputs as when they were grouped last
 UNUSUAL = 2.0  # times as many flagged inputs as usual, and significantly more than that
+LEVEL = 0.01  # of that test, which is asked again in every round
 LEAST_USUAL = 0.02  # of inputs that are flagged
 LOOKED_AT = 2000  # inputs that say how many are usual
 KEPT_PER_CLASS = 200
@@ -24,32 +27,39 @@ class Pace:
 
     Parameters
     ----------
+    seen : int, default 0
+        How many inputs came in altogether.
     grouped : int, default 0
-        How many inputs were grouped then; 0 before the first time.
+        How many of them had come in when inputs were grouped last; 0 before the first time.
     usual : float, default 0.0
-        The share of them that the deployment calls unknown since.
-    arrived, flagged : int, default 0
-        How many inputs came in after that, and how many of these the deployment calls unknown.
+        The share of these that the deployment calls unknown since.
+    flagged : int, default 0
+        How many of those that came in later the deployment calls unknown.
     """
 
+    seen: int = 0
     grouped: int = 0
     usual: float = 0.0
-    arrived: int = 0
     flagged: int = 0
+
+    @property
+    def arrived(self) -> int:
+        """How many inputs came in since inputs were grouped last."""
+        return self.seen - self.grouped
 
     def take_in(self, arrived: int, flagged: int) -> Pace:
         """Return the pace with so many more inputs, so many of them flagged."""
-        return Pace(self.grouped, self.usual, self.arrived + arrived, self.flagged + flagged)
+        return replace(self, seen=self.seen + arrived, flagged=self.flagged + flagged)
 
     def is_due(self, growth: float, min_size: int) -> bool:
         """Tell whether there is a reason to group again.
 
-        There is one when a share ``growth - 1`` has been added to what was grouped, or when so many inputs are flagged,
-        at least `min_size` and significantly more than twice the usual share, that something new has probably come in.
+        There is one when the share ``growth - 1`` of all inputs before came in, or when so many are flagged, at least
+        `min_size` and significantly more than twice the usual share, that something new has probably come in.
 
         Examples
         --------
-        >>> pace = Pace(grouped=1000, usual=0.02)
+        >>> pace = Pace(seen=1000, grouped=1000, usual=0.02)
         >>> pace.take_in(100, 3).is_due(1.25, 10), pace.take_in(100, 15).is_due(1.25, 10)
         (False, True)
         >>> pace.take_in(250, 3).is_due(1.25, 10), Pace().is_due(1.25, 10)
@@ -65,23 +75,33 @@ class Pace:
 
         Examples
         --------
-        >>> Pace(1000, 0.02).take_in(100, 3).describe_wait(1.25)
-        'nothing was grouped: 100 inputs since 1000 were grouped, 3 of them flagged; grouping waits for 250, or for ...
+        >>> Pace(1000, 1000, 0.02).take_in(100, 3).describe_wait(1.25)
+        'nothing was grouped: 100 inputs since 1000, 3 of them flagged; grouping waits for 250, or for significantly ...
         """
+        enough = "" if np.isinf(growth) else f"{int(np.ceil((growth - 1) * self.grouped))}, or for "
         return (
-            f"nothing was grouped: {self.arrived} inputs since {self.grouped} were grouped, {self.flagged} of them "
-            f"flagged; grouping waits for {int(np.ceil((growth - 1) * self.grouped))}, or for significantly more "
-            f"flagged ones than {UNUSUAL * self.usual:.0%}"
+            f"nothing was grouped: {self.arrived} inputs since {self.grouped}, {self.flagged} of them flagged; "
+            f"grouping waits for {enough}significantly more flagged ones than {UNUSUAL * self.usual:.0%}"
         )
 
+    def after(self, state: LearningState, kept: LabeledInputs, seed: int) -> Pace:
+        """Return the pace right after the inputs that are kept were grouped and this state came of it.
 
-def pace_after(state: LearningState, grouped: LabeledInputs, seed: int) -> Pace:
-    """Return the pace right after these inputs were grouped and the state came of it."""
-    few = grouped
-    if len(grouped) > LOOKED_AT:
-        few = grouped[np.random.default_rng(seed).permutation(len(grouped))[:LOOKED_AT]]
-    usual = float((~state.judge(few).known).mean()) if len(few) else 0.0
-    return Pace(len(grouped), max(usual, LEAST_USUAL))
+        Of a class only a sample is kept, and all inputs without one, so the two count by how many there were.
+        """
+        few = kept
+        if len(kept) > LOOKED_AT:
+            few = kept[np.random.default_rng(seed).permutation(len(kept))[:LOOKED_AT]]
+        flagged = state.assign(few) < 0
+        without = float((kept.labels < 0).sum()) / max(self.seen, 1)
+        shares = [float(flagged[part].mean()) if part.any() else 0.0 for part in (few.labels < 0, few.labels >= 0)]
+        return Pace(self.seen, self.seen, max(without * shares[0] + (1 - without) * shares[1], LEAST_USUAL))
+
+
+def check_growth(growth: Any) -> None:
+    """Raise an error unless this is a number that a history may grow by."""
+    if not isinstance(growth, int | float | np.number) or not growth >= 1:
+        raise InputError(f"growth={growth!r}: a number from 1 on; 1 groups in every round")
 
 
 def thin(store: LabeledInputs, seed: int) -> LabeledInputs:

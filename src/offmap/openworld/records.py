@@ -63,7 +63,7 @@ class RoundRecord:
         """Return the outcome in a line."""
         came = f"{self.arrived} inputs came in, {self.flagged} were flagged"
         if not self.grouped:
-            return f"{came}; {self.considered} are kept; {self.n_classes} classes as before; {self.reason}"
+            return f"{came}; {self.n_classes} classes as before; {self.reason}"
         outcome = "deployed" if self.deployed else "NOT deployed"
         left_out = "".join(f" ({one.name} left out: {one.reason})" for one in self.groups if one.outcome == "left out")
         decided = f"{describe_decisions(self.groups)}{left_out}; {self.n_classes} classes"

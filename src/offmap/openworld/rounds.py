@@ -267,13 +267,18 @@ def free_name(name: str, taken: set[str]) -> str:
     return unique
 
 
-def _check(
-    candidates: LabeledInputs, names: Mapping[int, str], n_old: int, max_forgetting: float, level: float
-) -> None:
+def check_tests(max_forgetting: float, level: float) -> None:
+    """Raise an error unless these are a share that may be lost and the level of a test."""
     if not 0 < level < 1:
         raise InputError(f"level={level}: the level of a test lies between 0 and 1")
     if not 0 <= max_forgetting <= 1:
         raise InputError(f"max_forgetting={max_forgetting}: a share of inputs between 0 and 1")
+
+
+def _check(
+    candidates: LabeledInputs, names: Mapping[int, str], n_old: int, max_forgetting: float, level: float
+) -> None:
+    check_tests(max_forgetting, level)
     if sorted(names) != list(range(n_old, n_old + len(names))):
         raise InputError(f"new classes are numbered {sorted(names)}; they follow the {n_old} known ones without gaps")
     given = set(candidates.labels[candidates.labels >= 0].tolist())

@@ -10,7 +10,7 @@ import numpy as np
 from offmap.detection import Detector, Verdicts
 from offmap.errors import InputError
 from offmap.network import Network
-from offmap.openworld.deployment import Deployment
+from offmap.openworld.deployment import UNKNOWN, Deployment
 from offmap.openworld.extended_network import ClassifierUpdate, ExtendedNetwork
 from offmap.openworld.inputs import KnownSplits, LabeledInputs
 from offmap.openworld.learners import class_means_head
@@ -54,6 +54,14 @@ class LearningState:
     def judge(self, part: LabeledInputs) -> Verdicts:
         """Return the verdicts of the detector on some inputs."""
         return self.detector(self.learned.activations(part, self.detector.requirements))
+
+    def assign(self, part: LabeledInputs) -> Array:
+        """Return the class of each input, -1 where the detector calls it unknown."""
+        if not len(part):
+            return np.zeros(0, np.int64)
+        verdicts = self.judge(part)
+        predicted = self.learned.predict(part) if verdicts.predicted is None else verdicts.predicted
+        return np.where(verdicts.known, predicted, UNKNOWN)
 
     def flagged(self, part: LabeledInputs) -> LabeledInputs:
         """Return those inputs that the detector calls unknown."""
