@@ -60,6 +60,22 @@ def test_each_stream_is_a_round(folder: Path) -> None:
     assert second["round"]["after"]["known"] > 0.95
 
 
+def test_rounds_in_which_little_comes_in_only_judge(folder: Path) -> None:
+    streams = [str(folder / "five.npz"), *[str(folder / f"little-{number}.npz") for number in range(3)]]
+    rng = np.random.default_rng(1)
+    for file in streams[1:]:
+        np.savez(file, features=6 * np.eye(8)[[4] * 5] + rng.normal(size=(5, 8)))
+    words = ["--data", str(folder / "known.npz"), "--out", str(folder / "out")]
+    for file in streams:
+        words += ["--stream", file]
+    code, out, error = run(*words)
+    assert code == 0, error
+    assert out.count("not grouped again: since 100 were, ") == 2  # after the last stream all are grouped
+    code, out, error = run(*words, "--growth", "1")
+    assert code == 0, error
+    assert "not grouped again" not in out
+
+
 def test_held_out_inputs_calibrate_and_measure(folder: Path) -> None:
     given = np.load(folder / "all.npz")
     features, labels = given["features"], given["labels"]

@@ -39,7 +39,7 @@ def test_a_few_more_inputs_of_learned_classes_are_judged_and_kept(learned):
     assert not record.grouped
     assert not record.deployed
     assert record.round is None
-    assert "40 inputs since 400," in record.reason
+    assert "since 400 were, 40 came in" in record.reason
     assert "as before" in record.summary()
     assert record.to_json()["grouped"] is False
     assert after.deployment.class_names == learned.deployment.class_names

@@ -60,6 +60,12 @@ def loop(
         float, typer.Option(help="By how much accuracy on known classes may fall; a round beyond that is not kept.")
     ] = 0.02,
     min_size: Annotated[int, typer.Option(min=5, help="Groups smaller than this wait.")] = 10,
+    growth: Annotated[
+        float,
+        typer.Option(
+            min=1, help="Inputs are grouped again once there were so many times as many; 1 does it in every round."
+        ),
+    ] = 1.25,
     space: Annotated[str, typer.Option(help="What is grouped: auto, inputs or features.")] = "auto",
     out: Annotated[Path, typer.Option(help="The folder for the report, the deployment and what was learned.")] = Path(
         "out/loop"
@@ -78,6 +84,7 @@ def loop(
         "learner": learner,
         "max_forgetting": max_forgetting,
         "min_size": min_size,
+        "growth": growth,
         "space": space,
     }
     check_page(None)

@@ -76,11 +76,11 @@ class Pace:
         Examples
         --------
         >>> Pace(1000, 1000, 0.02).take_in(100, 3).describe_wait(1.25)
-        'nothing was grouped: 100 inputs since 1000, 3 of them flagged; grouping waits for 250, or for significantly ...
+        'not grouped again: since 1000 were, 100 came in, 3 of them flagged; grouping waits for 250, or for ...
         """
         enough = "" if np.isinf(growth) else f"{int(np.ceil((growth - 1) * self.grouped))}, or for "
         return (
-            f"nothing was grouped: {self.arrived} inputs since {self.grouped}, {self.flagged} of them flagged; "
+            f"not grouped again: since {self.grouped} were, {self.arrived} came in, {self.flagged} of them flagged; "
             f"grouping waits for {enough}significantly more flagged ones than {UNUSUAL * self.usual:.0%}"
         )
 

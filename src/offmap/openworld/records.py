@@ -61,7 +61,7 @@ class RoundRecord:
 
     def summary(self) -> str:
         """Return the outcome in a line."""
-        came = f"{self.arrived} inputs came in, {self.flagged} were flagged"
+        came = f"{self.arrived} inputs came in, {self.flagged} flagged"
         if not self.grouped:
             return f"{came}; {self.n_classes} classes as before; {self.reason}"
         outcome = "deployed" if self.deployed else "NOT deployed"
