@@ -161,8 +161,8 @@ for _name, _cases in {
     "banking77": "half known, novel small, known small, tail 1:10, tail 1:50, one known, all known, none known",
     "clinc150": "half known, novel small, tail 1:50, all known, none known",
     "cifar10": "half known, none known",
-    "textures": "half known, one known, none known",
-    "caltech101": "half known, none known",
+    "textures": "half known, one known, all known, none known",
+    "caltech101": "half known, all known, none known",
     "news": "half known, one known, none known",
 }.items():
     for _case in _cases.split(", "):

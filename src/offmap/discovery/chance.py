@@ -51,10 +51,8 @@ def drop_chance(
     members = members_of(labels, np.ones(len(labels), bool))
     links = (members[:, n_known:].T @ graph @ members[:, :n_known]).toarray()
     own = np.arange(n_known + len(links))
-    known = own.copy()
-    known[n_known:] = np.where(
-        links.max(axis=1) > 0, links.argmax(axis=1), own[n_known:]
-    )  # what is linked to none stays
+    nearest = np.where(links.max(axis=1) > 0, links.argmax(axis=1), own[n_known:])  # or itself: a part of none
+    known = np.append(own[:n_known], nearest)
     rng = np.random.default_rng(seed)
     drawn = [regroup(draw_labels(known[labels], codes, n_known, rng)) for _ in range(DRAWS)]
     counts = np.bincount(labels)

@@ -187,9 +187,9 @@ class _Problem:
         k, count, estimate, error = self.count()
         labels = self.settle(self.divide(k))
         steps = {"joined": float(count), "sizes": estimate, "parts merged": float(self.number(labels))}
-        by_chance = labels
-        labels = drop_chance(labels, self.graph, self.codes, self.n_known, self.regroup, self.seed)
-        if labels is not by_chance:
+        settled = labels
+        labels = drop_chance(settled, self.graph, self.codes, self.n_known, self.regroup, self.seed)
+        if labels is not settled:
             k = self.number(labels)
             steps["without chance"] = float(k)
         share = share_counted(self.rows, labels, self.codes, self.n_known, self.count_others, self.seed)
