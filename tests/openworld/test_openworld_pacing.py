@@ -123,6 +123,26 @@ def test_a_class_keeps_its_number_when_another_is_given_up(learned):
     assert last.class_ids.tolist() == [*range(KNOWN), len(names) + 1, KNOWN + 1]  # a number is not used again
 
 
+def test_a_run_remembers_by_name_which_classes_stayed_apart(learned, monkeypatch):
+    """Grouping is told to put both new classes into one group, twice: the first time they stay apart."""
+    from offmap.openworld import grouping
+
+    real = grouping.propose
+
+    def heap(origin, kept, *others, **options):
+        found = real(origin, kept, *others, **options)
+        return found.relabel(np.minimum(found.labels, KNOWN))
+
+    monkeypatch.setattr(grouping, "propose", heap)
+    new = learned.deployment.class_names[KNOWN:]
+    first = learned.step(stream(40, ALL - 1, 11)[0], growth=1)
+    assert first.n_classes == learned.n_classes
+    assert {frozenset(pair) for pair in first.kept_apart} == {frozenset(new)}
+    second = first.step(stream(40, ALL - 1, 12)[0], growth=1)
+    assert second.n_classes == KNOWN + 1
+    assert not second.kept_apart
+
+
 def test_of_a_class_a_sample_is_kept_and_every_input_without_one():
     labels = np.repeat([-1, 0, 1], [300, 500, 50])
     kept = thin(LabeledInputs.of(np.arange(850.0)[:, None], labels), 0)

@@ -21,6 +21,8 @@ NEIGHBORS = 10
 MOST_ROWS = 30_000  # that links are counted between
 VOTERS = 5
 
+Pair = tuple[int, int]
+
 
 def keep_apart(
     rows: Float32Array,
@@ -29,12 +31,13 @@ def keep_apart(
     labelled: npt.NDArray[np.bool_],
     n_known: int,
     seed: int = 0,
-) -> IntArray:
+    asked: frozenset[Pair] = frozenset(),
+) -> tuple[IntArray, frozenset[Pair]]:
     """Return groups in which classes of earlier rounds are one group, or part of a known one, only where links say so.
 
     Known classes show how strong links are between the halves of one class, and between a class and the one next to it.
-    Two classes that most inputs put into one group stay apart where theirs are nearer to the latter. Other inputs of
-    that group follow their nearest neighbours.
+    Two classes whose inputs are mostly in one group stay apart where theirs are nearer to the latter, unless they were
+    in one group the last time too. Other inputs of that group follow their nearest neighbours.
 
     Parameters
     ----------
@@ -50,11 +53,13 @@ def keep_apart(
         The number of known classes; with fewer than three that can be halved nothing is changed.
     seed : int, default 0
         Draws the halves, and the rows that are looked at where there are very many.
+    asked : frozenset of tuple of int, optional
+        The pairs of classes that the grouping before put into one group.
 
     Returns
     -------
-    array of int
-        The same groups, and new ones after them.
+    tuple
+        The same groups, and new ones after them; the pairs of classes that were kept apart.
 
     Examples
     --------
@@ -63,32 +68,36 @@ def keep_apart(
     >>> rows = (9 * np.eye(6)[truth] + rng.normal(size=(360, 6))).astype(np.float32)
     >>> merged = np.minimum(truth, 4)                                # classes 4 and 5 in one group
     >>> learned = np.where((truth > 3) & (np.arange(360) % 2 == 0), truth, -1)
-    >>> np.bincount(keep_apart(rows, merged, learned, truth < 4, 4)).tolist()
-    [60, 60, 60, 60, 60, 60]
+    >>> found, pairs = keep_apart(rows, merged, learned, truth < 4, 4)
+    >>> np.bincount(found).tolist(), pairs
+    ([60, 60, 60, 60, 60, 60], frozenset({(4, 5)}))
     """
     shared = _find_shared(labels, earlier, n_known)
     if not shared:
-        return labels
+        return labels, frozenset()
     at = np.arange(len(rows))
     if len(rows) > MOST_ROWS:
         at = np.sort(np.random.default_rng(seed).choice(len(rows), MOST_ROWS, replace=False))
     graph = knn_graph(rows[at], min(NEIGHBORS, len(at) - 1))
     limit = least_link(rows[at], graph, labels[at], n_known, seed)
     if limit is None:
-        return labels
+        return labels, frozenset()
+    apart: set[Pair] = set()
     found, fresh = labels.copy(), int(labels.max()) + 1
     for group, classes in shared.items():
         inside = labels == group
-        own = inside & labelled if group < n_known else inside & (earlier == classes[0])
-        part = np.where(own, 0, -1)
-        for number, one in enumerate(classes if group < n_known else classes[1:], 1):
+        first = [] if group >= n_known else [group]
+        part = np.where(inside & labelled, 0, -1) if first else np.full(len(labels), -1)
+        for number, one in enumerate(classes, len(first)):
             part[inside & (earlier == one)] = number
-        part = _join_linked(part, _link_shares(graph, part[at]), limit)
+        target, pairs = _join_linked([*first, *classes], _link_shares(graph, part[at]), limit, asked)
+        apart |= pairs
+        part = np.where(part < 0, -1, target[part])
         if part.max() > 0:
-            numbers = np.concatenate([[group], fresh + np.arange(part.max())])
+            numbers = np.append(group, fresh + np.arange(part.max()))
             fresh += int(part.max())
             found[inside] = numbers[_follow(rows[inside], part[inside])]
-    return found
+    return found, frozenset(apart)
 
 
 def _find_shared(labels: IntArray, earlier: IntArray, n_known: int) -> dict[int, list[int]]:
@@ -112,14 +121,24 @@ def _link_shares(graph: object, part: IntArray) -> FloatArray:
     return np.asarray(links[1:, 1:] / np.maximum(np.minimum(volume[:, None], volume), 1e-12))
 
 
-def _join_linked(part: IntArray, shares: FloatArray, limit: float) -> IntArray:
-    """Return parts of which each joined the earlier one that it is linked to most, where links say one class."""
-    target: list[int] = [0]
-    for number in range(1, int(part.max()) + 1):
+def _join_linked(
+    classes: list[int], shares: FloatArray, limit: float, asked: frozenset[Pair]
+) -> tuple[IntArray, set[Pair]]:
+    """Return the part that each class is in, and the pairs that stay apart.
+
+    A class joins the earlier one that it is linked to most, where links say one class or this was asked for before.
+    """
+    target, apart = [0], set()
+    for number in range(1, len(classes)):
         linked = shares[number, :number] if number < len(shares) else np.zeros(1)
         best = int(linked.argmax())
-        target.append(target[best] if linked[best] >= limit else max(target) + 1)
-    return np.where(part < 0, -1, np.asarray(target)[part])
+        pair = (classes[best], classes[number])
+        if linked[best] >= limit or pair in asked or pair[::-1] in asked:
+            target.append(target[best])
+        else:
+            target.append(max(target) + 1)
+            apart.add(pair)
+    return np.array(target), apart
 
 
 def _follow(rows: Float32Array, part: IntArray) -> IntArray:

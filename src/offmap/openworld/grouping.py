@@ -8,7 +8,7 @@ import numpy as np
 
 from offmap import discovery
 from offmap.discovery import Discovery, choose_space
-from offmap.openworld.continuing import keep_apart
+from offmap.openworld.continuing import Pair, keep_apart
 from offmap.openworld.decisions import CLASS_FALL, LEVEL, fall_p_value
 from offmap.openworld.deployment import UNKNOWN
 from offmap.openworld.inputs import LabeledInputs, Space
@@ -32,7 +32,8 @@ def group_kept(
     space: Space,
     row_space: discovery.Space,
     seed: int,
-) -> Discovery:
+    asked: frozenset[Pair] = frozenset(),
+) -> tuple[Discovery, frozenset[Pair]]:
     """Group inputs beside the labelled classes; where their number is free, mend what grouping put together wrongly.
 
     Parameters
@@ -45,13 +46,21 @@ def group_kept(
         How many classes to look for beside the labelled ones.
     space, row_space, seed
         As `propose` takes them.
+    asked : frozenset of tuple of int
+        The pairs of classes that the grouping before put into one group.
+
+    Returns
+    -------
+    tuple
+        What was found, and the pairs of classes that were kept apart.
     """
+    apart: frozenset[Pair] = frozenset()
     found = propose(origin, kept, n_new, space=space, method=METHOD, seed=seed, row_space=row_space)
     if n_new == "auto":
-        found = _keep_earlier_apart(origin, kept, free_swallowed(origin, kept, found), seed)
+        found, apart = _keep_earlier_apart(origin, kept, free_swallowed(origin, kept, found), seed, asked)
     if kept.texts is not None:
         found = found.name_by_texts([""] * int((found.given >= 0).sum()) + kept.texts.tolist())
-    return found
+    return found, apart
 
 
 def free_swallowed(origin: LearningState, kept: LabeledInputs, found: Discovery) -> Discovery:
@@ -76,12 +85,15 @@ def free_swallowed(origin: LearningState, kept: LabeledInputs, found: Discovery)
     return found if fresh == int(found.labels.max()) + 1 else found.relabel(labels)
 
 
-def _keep_earlier_apart(origin: LearningState, kept: LabeledInputs, found: Discovery, seed: int) -> Discovery:
+def _keep_earlier_apart(
+    origin: LearningState, kept: LabeledInputs, found: Discovery, seed: int, asked: frozenset[Pair]
+) -> tuple[Discovery, frozenset[Pair]]:
     n_known = len(origin.known.class_names)
     labelled = found.given >= 0
     earlier = np.full(len(found), UNKNOWN)
     earlier[~labelled] = np.where(kept.labels >= n_known, kept.labels, UNKNOWN)
     if found.rows is None or not (earlier >= 0).any():
-        return found
-    labels = keep_apart(np.asarray(found.rows, np.float32), found.labels, earlier, labelled, n_known, seed)
-    return found if labels is found.labels else found.relabel(labels)
+        return found, frozenset()
+    rows = np.asarray(found.rows, np.float32)
+    labels, apart = keep_apart(rows, found.labels, earlier, labelled, n_known, seed, asked)
+    return found if labels is found.labels else found.relabel(labels), apart

@@ -64,6 +64,8 @@ class OpenWorldRun:
         How rows are prepared for grouping; chosen in the first round.
     pace : Pace
         What came in since inputs were grouped last.
+    kept_apart : frozenset of tuple of str
+        Classes that the last grouping put into one group and that stayed apart: they become one if the next one agrees.
     """
 
     origin: LearningState
@@ -74,6 +76,7 @@ class OpenWorldRun:
     next_id: int = 0
     row_space: Space | None = None
     pace: Pace = field(default_factory=Pace)
+    kept_apart: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def deployment(self) -> Deployment:
@@ -155,10 +158,13 @@ class OpenWorldRun:
         """Group all inputs that are kept, learn what holds, and return the next state of the run."""
         total = n_new if n_new == "auto" else self.n_classes - len(self.origin.known.class_names) + n_new
         row_space = self.row_space
+        names_now = self.state.known.class_names
         try:
             if row_space is None:
                 row_space = choose_row_space(self.origin, kept, space, seed)
-            found = group_kept(self.origin, kept, total, space, row_space, seed)
+            number = {name: place for place, name in enumerate(names_now)}
+            asked = frozenset((number[a], number[b]) for a, b in self.kept_apart if a in number and b in number)
+            found, apart = group_kept(self.origin, kept, total, space, row_space, seed, asked)
             labels, names, found, waiting = self._number(found, kept, min_size)
             if not names:
                 raise NothingFoundError(f"no group of at least {min_size} inputs among {len(kept)}; wait for more")
@@ -174,7 +180,11 @@ class OpenWorldRun:
         n_classes = len(state.known.class_names)
         record = RoundRecord(n_arrived, flagged, len(kept), decided, done.accepted, done.reason, n_classes, done)
         following = replace(
-            self, rounds=(*self.rounds, record), row_space=row_space, pace=self.pace.after(state, kept, seed)
+            self,
+            rounds=(*self.rounds, record),
+            row_space=row_space,
+            pace=self.pace.after(state, kept, seed),
+            kept_apart=frozenset((names_now[a], names_now[b]) for a, b in apart),
         )
         return following._take(state, thin(store, seed))
 
