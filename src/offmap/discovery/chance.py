@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from offmap.discovery.calibrating import FEWEST_CLASSES
-from offmap.discovery.regrouping import members_of
+from offmap.discovery.exchanging import sum_links
+from offmap.discovery.regrouping import close_gaps
 from offmap.graph.adjacency import Matrix
 from offmap.typing import IntArray
 
@@ -48,9 +49,8 @@ def drop_chance(
     n_novel = int((labels >= n_known).sum())
     if n_known < FEWEST_CLASSES or not 0 < n_novel <= RARE * (codes < 0).sum():
         return labels
-    members = members_of(labels, np.ones(len(labels), bool))
-    links = (members[:, n_known:].T @ graph @ members[:, :n_known]).toarray()
-    own = np.arange(n_known + len(links))
+    own = np.arange(int(labels.max()) + 1)
+    links = sum_links(graph, labels, len(own))[n_known:, :n_known]
     nearest = np.where(links.max(axis=1) > 0, links.argmax(axis=1), own[n_known:])  # or itself: a part of none
     known = np.append(own[:n_known], nearest)
     rng = np.random.default_rng(seed)
@@ -60,7 +60,7 @@ def drop_chance(
     target = np.where((own < n_known) | (counts >= least), own, known)
     if np.array_equal(target, own):
         return labels
-    return np.asarray(np.searchsorted(np.unique(np.append(target, np.arange(n_known))), target)[labels])
+    return close_gaps(target, n_known)[labels]
 
 
 def draw_labels(classes: IntArray, codes: IntArray, n_known: int, rng: np.random.Generator) -> IntArray:

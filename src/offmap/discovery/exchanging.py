@@ -170,7 +170,7 @@ def exchange_groups(
     for _ in range(MOST_EXCHANGES):
         sizes = np.bincount(found[free], minlength=k).astype(np.float64)
         density = prior.log_density(np.arange(k), sizes)
-        merges = _find_merges(_links(graph, found, k), sizes, density, prior)
+        merges = _find_merges(link_shares(graph, found, k), sizes, density, prior)
         splits = parts.find_splits(found, sizes, density, prior)
         move = parts.find_move(splits if moves else [], found, sizes, density, prior)
         pairs = [(split, merge) for split in splits for merge in merges if split.group not in (merge.into, merge.other)]
@@ -209,8 +209,16 @@ def sum_links(graph: Any, labels: IntArray, k: int) -> FloatArray:
     return np.asarray((member.T @ (graph @ member)).toarray())
 
 
-def _links(graph: Any, labels: IntArray, k: int) -> FloatArray:
-    """Return the weight of the links between groups, as a share of all links of the group that has fewer."""
+def link_shares(graph: Any, labels: IntArray, k: int) -> FloatArray:
+    """Return the weight of the links between groups, as a share of all links of the group that has fewer.
+
+    Parameters as in `sum_links`.
+
+    Examples
+    --------
+    >>> link_shares(sparse.csr_array([[0.0, 1, 1], [1, 0, 0], [1, 0, 0]]), np.array([0, 0, 1]), 2)[0, 1]
+    np.float64(1.0)
+    """
     between = sum_links(graph, labels, k)
     volume = between.sum(axis=1)
     return np.asarray(between / np.maximum(np.minimum(volume[:, None], volume), 1e-12))

@@ -36,7 +36,7 @@ from offmap.discovery.exchanging import exchange_groups
 from offmap.discovery.kmeans import class_means, lloyd
 from offmap.discovery.label_tests import LabelTest
 from offmap.discovery.merging import MergeTree, build_tree
-from offmap.discovery.outliers import COMPANY, ENOUGH_LABELS, LOST, conformal_limit
+from offmap.discovery.outliers import COMPANY, find_noise
 from offmap.discovery.parts import are_alike_in_size, merge_parts
 from offmap.discovery.regrouping import (
     follow_neighbors,
@@ -68,8 +68,6 @@ CERTAIN = 0.15  # the relative error of a number of groups that a shift of the m
 AGREED_SHIFTS = (-2.0, -1.0, 0.0, 1.0)  # tried where there are too few known classes to hide some
 AGREED_STEPS = 20
 ALMOST = 0.005  # of the adjusted mutual information: less is noise
-LOOSE = 0.1  # the share of known classes that fewer links stay inside of than inside of a group of noise
-MUCH_NOISE = 0.06  # of the unlabelled rows
 LEAST_SHARE = 0.05  # of a row's links inside its group: one row without any must not decide
 INFORMATION = 0.05  # the weight of what links tell beyond chance
 Z = 1.64  # standard errors on both sides of the number of classes: 90 %
@@ -290,26 +288,8 @@ class _Problem:
         return self.n_known + self.sizes.count_plausible(novel[novel > 0])
 
     def noise(self, labels: IntArray) -> IntArray:
-        """Return the novel groups that are rows of no class: far from each other, and not held together by links.
-
-        Known classes set both limits: half of the rows are farther from their nearest four than all but 5 % of
-        the labelled rows, and fewer links stay inside than in nine of ten known classes. A few such rows may as well be
-        small classes, so they count as noise only where there are many.
-        """
-        labelled = self.codes >= 0
-        if self.n_known < FEWEST_CLASSES or labelled.sum() < ENOUGH_LABELS:
-            return np.zeros(0, np.int64)
-        n_groups = int(labels.max()) + 1
-        far = self.reach > conformal_limit(self.reach[labelled], LOST)
-        free = np.flatnonzero(~labelled)
-        sizes = np.maximum(np.bincount(labels[free], minlength=n_groups), 1)
-        alone = np.bincount(labels[free], far[free], minlength=n_groups) / sizes
-        inside = np.bincount(labels[free], vote_share(self.graph, labels)[free], minlength=n_groups) / sizes
-        usual = inside[: self.n_known][np.bincount(labels[free], minlength=n_groups)[: self.n_known] > 0]
-        if not len(usual):
-            return np.zeros(0, np.int64)
-        loose = (alone > 0.5) & (inside < np.quantile(usual, LOOSE)) & (np.arange(n_groups) >= self.n_known)
-        return np.flatnonzero(loose) if sizes[loose].sum() > MUCH_NOISE * len(free) else np.zeros(0, np.int64)
+        """Return the novel groups that are rows of no class (`find_noise`)."""
+        return find_noise(labels, self.codes, self.n_known, self.reach, vote_share(self.graph, labels))
 
     def join(self, shift: float = 0.0) -> IntArray:
         """Return groups from the tree of joins, known classes first; rows of tiny groups follow their neighbours."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from offmap.discovery.class_sizes import SMALLEST, ClassSizes
 from offmap.discovery.merging import MergeTree, one_class_odds
-from offmap.discovery.regrouping import members_of, merge_groups
+from offmap.discovery.regrouping import close_gaps, members_of, merge_groups
 from offmap.graph.adjacency import Matrix
 from offmap.typing import FloatArray, IntArray
 
@@ -66,8 +66,7 @@ class LabelTest:
         if len(new):
             taken = merge_groups(self.graph, taken, self.n_known, 1, among=new, least=-shift)
         taken = self._give_back(taken, sizes, shift)
-        kept = np.unique(np.concatenate([np.arange(self.n_known), taken]))
-        return np.asarray(np.searchsorted(kept, taken), np.int64)
+        return close_gaps(taken, self.n_known)
 
     def _take_out(self, labels: IntArray, sizes: ClassSizes, shift: float) -> IntArray:
         """Make groups of the parts of known classes that are likelier novel classes, the likeliest first."""

@@ -8,12 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from offmap.discovery.assign import Floats, Labels, Rows, block_rows
+from offmap.discovery.calibrating import FEWEST_CLASSES
 from offmap.neighbors import Bank
 
 COMPANY = 4  # a class of five samples gives each of them four others nearby; noise has none
 LOST = 0.05  # of the rows that do belong to a class
 BANK_ROWS = 50_000
 ENOUGH_LABELS = 20
+LOOSE = 0.1  # the share of known classes that fewer links stay inside of than inside of a group of noise
+MUCH_NOISE = 0.06  # of the unlabelled rows
 
 
 def find_outliers(rows: Rows, codes: Labels, lost: float = LOST, seed: int = 0) -> npt.NDArray[np.bool_]:
@@ -88,3 +91,42 @@ def conformal_limit(scores: npt.NDArray[Any], lost: float) -> float:
     """
     rank = int(np.ceil((1 - lost) * (len(scores) + 1)))
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else float("inf")
+
+
+def find_noise(
+    labels: Labels, codes: Labels, n_known: int, reach: npt.NDArray[Any], inside: npt.NDArray[Any]
+) -> Labels:
+    """Return the novel groups that are rows of no class: far from each other, and not held together by links.
+
+    Known classes set both limits: half of the rows are farther from their nearest four than all but 5 % of
+    the labelled rows, and fewer links stay inside than in nine of ten known classes. A few such rows may as well be
+    small classes, so they count as noise only where there are many.
+
+    Parameters
+    ----------
+    labels : ndarray of int64
+        The group of each row, known class i being group i.
+    codes : ndarray of int64
+        The known class of each row, -1 where unknown.
+    n_known : int
+        The number of known classes; with fewer than four nothing is noise.
+    reach : ndarray of float64
+        How far the nearest four of each row are, on average.
+    inside : ndarray of float32
+        The share of the links of each row that stay inside its group.
+    """
+    labelled = codes >= 0
+    if n_known < FEWEST_CLASSES or labelled.sum() < ENOUGH_LABELS:
+        return np.zeros(0, np.int64)
+    n_groups = int(labels.max()) + 1
+    far = reach > conformal_limit(reach[labelled], LOST)
+    free = np.flatnonzero(~labelled)
+    counts = np.bincount(labels[free], minlength=n_groups)
+    sizes = np.maximum(counts, 1)
+    alone = np.bincount(labels[free], far[free], minlength=n_groups) / sizes
+    kept = np.bincount(labels[free], inside[free], minlength=n_groups) / sizes
+    usual = kept[:n_known][counts[:n_known] > 0]
+    if not len(usual):
+        return np.zeros(0, np.int64)
+    loose = (alone > 0.5) & (kept < np.quantile(usual, LOOSE)) & (np.arange(n_groups) >= n_known)
+    return np.flatnonzero(loose) if sizes[loose].sum() > MUCH_NOISE * len(free) else np.zeros(0, np.int64)

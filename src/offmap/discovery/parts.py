@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from offmap.discovery.exchanging import part_rows, sum_links
+from offmap.discovery.exchanging import link_shares, part_rows, sum_links
+from offmap.discovery.regrouping import close_gaps
 from offmap.typing import Float32Array, FloatArray, IntArray
 
 FEWEST_KNOWN = 3  # classes that are halved to compare with
@@ -100,8 +101,7 @@ def merge_parts(labels: IntArray, rows: Float32Array, graph: Any, n_known: int, 
             break
         target[target == b] = a
         pairs.merge(a, b)
-    kept = np.unique(np.concatenate([np.arange(n_known), target]))
-    return np.asarray(np.searchsorted(kept, target)[labels])
+    return close_gaps(target, n_known)[labels]
 
 
 class _Pairs:
@@ -177,9 +177,7 @@ def least_link(rows: Float32Array, graph: Any, groups: IntArray, n_known: int, s
     if found is None:
         return None
     halved, within = found
-    links = sum_links(graph, groups, max(int(groups.max()) + 1, n_known))
-    volume = links.sum(axis=1)[:n_known]
-    between = links[:n_known, :n_known] / np.maximum(np.minimum(volume[:, None], volume), 1e-12)
+    between = link_shares(graph, groups, max(int(groups.max()) + 1, n_known))[:n_known, :n_known]
     np.fill_diagonal(between, 0)
     one, two = float(np.median(within)), float(np.median(between[halved].max(axis=1)))
     return float(np.sqrt(one * max(two, WEAKEST))) if one > two else None
@@ -211,6 +209,4 @@ def _halves_linked(
             halved.append(label)
     if len(halved) < FEWEST_KNOWN:
         return None
-    links = sum_links(graph, halves, k + len(halved))
-    volume, second = links.sum(axis=1), k + np.arange(len(halved))
-    return np.array(halved), links[halved, second] / np.maximum(np.minimum(volume[halved], volume[second]), 1e-12)
+    return np.array(halved), link_shares(graph, halves, k + len(halved))[halved, k + np.arange(len(halved))]

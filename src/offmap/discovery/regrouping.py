@@ -134,8 +134,19 @@ def merge_groups(
         new[~np.isfinite(odds[a]) | ~np.isfinite(odds[b])] = -np.inf  # two known classes, or gone already
         odds[a], odds[:, a] = new, new
         odds[b], odds[:, b] = -np.inf, -np.inf
-    kept = np.unique(np.concatenate([np.arange(n_known), target]))
-    return np.searchsorted(kept, target)[labels]
+    return close_gaps(target, n_known)[labels]
+
+
+def close_gaps(numbers: IntArray, n_known: int) -> IntArray:
+    """Return numbers of groups without gaps; known classes keep theirs, whether they are among them or not.
+
+    Examples
+    --------
+    >>> close_gaps(np.array([0, 7, 4, 7]), 2)
+    array([0, 3, 2, 3])
+    """
+    kept = np.unique(np.concatenate([np.arange(n_known), numbers]))
+    return np.asarray(np.searchsorted(kept, numbers), np.int64)
 
 
 def vote_share(graph: Matrix, labels: IntArray) -> Float32Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from offmap.discovery.exchanging import sum_links
+from offmap.discovery.exchanging import link_shares
 from offmap.discovery.parts import least_link
 from offmap.discovery.regrouping import vote
 from offmap.graph import knn_graph
@@ -90,7 +90,8 @@ def keep_apart(
         part = np.where(inside & labelled, 0, -1) if first else np.full(len(labels), -1)
         for number, one in enumerate(classes, len(first)):
             part[inside & (earlier == one)] = number
-        target, pairs = _join_linked([*first, *classes], _link_shares(graph, part[at]), limit, asked)
+        shares = link_shares(graph, part[at] + 1, len(first) + len(classes) + 1)[1:, 1:]  # other rows are no part
+        target, pairs = _join_linked([*first, *classes], shares, limit, asked)
         apart |= pairs
         part = np.where(part < 0, -1, target[part])
         if part.max() > 0:
@@ -114,13 +115,6 @@ def _find_shared(labels: IntArray, earlier: IntArray, n_known: int) -> dict[int,
     return {group: [one for _, one in sorted(ones)] for group, ones in held.items() if group < n_known or len(ones) > 1}
 
 
-def _link_shares(graph: object, part: IntArray) -> FloatArray:
-    """Return the links between parts as a share of all links of the part that has fewer; other rows are no part."""
-    links = sum_links(graph, part + 1, int(part.max()) + 2)
-    volume = links.sum(axis=1)[1:]
-    return np.asarray(links[1:, 1:] / np.maximum(np.minimum(volume[:, None], volume), 1e-12))
-
-
 def _join_linked(
     classes: list[int], shares: FloatArray, limit: float, asked: frozenset[Pair]
 ) -> tuple[IntArray, set[Pair]]:
@@ -130,7 +124,7 @@ def _join_linked(
     """
     target, apart = [0], set()
     for number in range(1, len(classes)):
-        linked = shares[number, :number] if number < len(shares) else np.zeros(1)
+        linked = shares[number, :number]
         best = int(linked.argmax())
         pair = (classes[best], classes[number])
         if linked[best] >= limit or pair in asked or pair[::-1] in asked:

@@ -72,8 +72,7 @@ def free_swallowed(origin: LearningState, kept: LabeledInputs, found: Discovery)
     """
     first = int((found.given >= 0).sum())
     own = found.labels[first:]
-    verdicts = origin.judge(kept)
-    rejected = ~verdicts.known | (origin.learned.predict(kept) != own)
+    rejected = origin.assign(kept) != own
     labels = found.labels.copy()
     fresh = int(labels.max()) + 1
     for label in range(len(origin.known.class_names)):
